@@ -1,0 +1,159 @@
+"""The audit document, schema ``fusion-audit/1``: the contract that everything downstream reads.
+
+Plain data. Counts are per recorded step for a profile and over the whole file for a trace. Times in
+microseconds, sizes in bytes. Fields may be added; these keep their names and meaning.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA = "fusion-audit/1"
+
+
+class DeviceInfo(msgspec.Struct, kw_only=True):
+    name: str = ""
+    kind: str = "cpu"
+    peak_gbps: float = 0.0
+    """Memory bandwidth in GB/s (1e9): the data sheet's for a GPU, the calibrated copy's for this machine; 0 if unknown."""
+
+
+class Run(msgspec.Struct, kw_only=True):
+    id: str = ""
+    name: str = ""
+    source: str = "profile"  # profile | trace | simulation
+    created: str = ""  # ISO 8601, UTC
+    script: list[str] = []
+    torch: str = ""
+    device: DeviceInfo = msgspec.field(default_factory=DeviceInfo)
+    exit_code: int = 0
+    notes: list[str] = []
+    """Sentences a reader must know: a pass that disagreed, missing source lines, a failed script."""
+
+
+class Overhead(msgspec.Struct, kw_only=True):
+    """Wall time of a step with nothing attached, with the plain profiler, and in the graph pass."""
+
+    bare_us: float = 0.0
+    timing_us: float = 0.0
+    graph_us: float = 0.0
+
+
+class CoverageInfo(msgspec.Struct, kw_only=True):
+    kernels: int = 0
+    linked: int = 0
+    before_window: int = 0
+    graph_replayed: int = 0
+    outside_ops: int = 0
+    edges: str = "observed"
+    steps: int = 1
+
+
+class Saving(msgspec.Struct, kw_only=True):
+    ideal_us: float = 0.0
+    likely_us: float = 0.0
+    step_us: float = 0.0
+    """Wall time of the step that *likely* would save: device time counts only where the device is the bottleneck."""
+
+
+class TotalSaving(Saving, kw_only=True):
+    bytes: int = 0
+    amdahl_cap: float = 1.0
+    """Upper bound of the step's speed-up if every finding cost nothing: step / (step - time in findings)."""
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    kernels: int = 0
+    memory_bound_kernels: int = 0
+    unfused_kernels: int = 0
+    avoidable_kernels: int = 0
+    already_fused_kernels: int = 0
+    device_us: float = 0.0
+    step_us: float = 0.0
+    memory_bound_us: float = 0.0
+    idle_us: float = 0.0
+    bytes: int = 0
+    saving: TotalSaving = msgspec.field(default_factory=TotalSaving)
+
+
+class SourceInfo(msgspec.Struct, kw_only=True):
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+
+class Site(msgspec.Struct, kw_only=True):
+    """One place where a rule matched. ``ops`` are indices into the run's op table, in order."""
+
+    ops: list[int]
+    module: str = ""
+    source: SourceInfo | None = None
+    kernels: int = 0
+    kernels_after: int = 1
+    device_us: float = 0.0
+    bytes_now: int = 0
+    bytes_fused: int = 0
+    saving: Saving = msgspec.field(default_factory=Saving)
+    inputs: list[int] = []
+    outputs: list[int] = []
+    """Value ids that the fused kernel would read and write; ``saved`` are the outputs only backward reads."""
+    saved: list[int] = []
+    variant: dict[str, str] = {}
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    rule: str
+    name: str
+    family: str
+    severity: str = "warning"
+    fingerprint: str = ""
+    sites: int = 0
+    kernels: int = 0
+    kernels_after: int = 0
+    device_us: float = 0.0
+    bytes_now: int = 0
+    bytes_fused: int = 0
+    saving: Saving = msgspec.field(default_factory=Saving)
+    amdahl_cap: float = 1.0
+    provenance: str = "observed"
+    phase: str = "forward"
+    module_class: str = ""
+    modules: list[str] = []
+    source: SourceInfo | None = None
+    ops: list[str] = []
+    replacement: str | None = None
+    dtype: str = ""
+    variant: dict[str, str] = {}
+    graph: str = ""
+    """SSA text of the first site."""
+    places: list[Site] = []
+
+
+class Refused(msgspec.Struct, kw_only=True):
+    rule: str
+    reason: str
+    at: str
+    """``module`` (or source line, or op) of the first place."""
+    count: int = 1
+    op: int = -1
+    """Index of the op that forbids the fusion."""
+    ops: list[int] = []
+
+
+class Suppressed(msgspec.Struct, kw_only=True):
+    rule: str
+    modules: str
+    reason: str
+    sites: int = 0
+    """0: it suppresses nothing any more, and is reported."""
+
+
+class Document(msgspec.Struct, kw_only=True):
+    schema: str = SCHEMA
+    run: Run = msgspec.field(default_factory=Run)
+    coverage: CoverageInfo = msgspec.field(default_factory=CoverageInfo)
+    overhead: Overhead = msgspec.field(default_factory=Overhead)
+    totals: Totals = msgspec.field(default_factory=Totals)
+    findings: list[Finding] = []
+    refused: list[Refused] = []
+    suppressed: list[Suppressed] = []

@@ -1,0 +1,23 @@
+"""The two exceptions of Fusion Auditor.
+
+::
+
+    AuditError            bad input or usage: one clear sentence, exit code 2
+    └── ScriptFailed      the audited script ended with an error of its own: its exit code is passed on
+"""
+
+from __future__ import annotations
+
+
+class AuditError(Exception):
+    """Input that cannot be used. The message names the file, the place, the reason and what to do."""
+
+    exit_code = 2
+
+
+class ScriptFailed(AuditError):
+    """The audited script failed by itself; ``exit_code`` is the script's own."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
