@@ -1,0 +1,54 @@
+"""Fusion Auditor: the kernels of a PyTorch model that should be one kernel, and what that costs.
+
+::
+
+    import auditor
+
+    with auditor.record() as rec:  # runs of the model in here are recorded
+        model(x)
+    print(rec.audit())
+
+    audit = auditor.load("trace.json.gz", execution_trace="trace.et.json.gz")
+    audit.findings, audit.to_pandas()
+
+Every name is imported on first use, so that ``import auditor`` and ``fusion-audit --help`` cost no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from auditor.api import load as load
+    from auditor.api import record as record
+    from auditor.api import step as step
+    from auditor.audit import Audit as Audit
+    from auditor.errors import AuditError as AuditError
+    from auditor.errors import ScriptFailed as ScriptFailed
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Audit": "auditor.audit",
+    "AuditError": "auditor.errors",
+    "ScriptFailed": "auditor.errors",
+    "load": "auditor.api",
+    "record": "auditor.api",
+    "step": "auditor.api",
+}
+"""Public name → module that defines it."""
+
+__all__ = ["Audit", "AuditError", "ScriptFailed", "__version__", "load", "record", "step"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'auditor' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
