@@ -1,0 +1,68 @@
+"""Where a store is: a folder, a database file or a database URL."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from auditor.errors import AuditError
+
+FOLDER = ".fusion-audit"
+FOLDER_VARIABLE = "FUSION_AUDIT_DIR"
+ARTEFACTS_VARIABLE = "FUSION_AUDIT_ARTEFACTS"
+_DATABASE = "audits.db"
+_SUFFIXES = {".db", ".sqlite", ".sqlite3"}
+
+
+@dataclass(frozen=True)
+class Location:
+    """``url`` for SQLAlchemy, ``artefacts`` for fsspec, ``file`` where the database is a file."""
+
+    url: str
+    artefacts: str
+    label: str
+    file: Path | None = None
+
+
+def locate(place: str | Path | None = None) -> Location:
+    """Find the store that ``place`` names.
+
+    A URL (``postgresql://…``, ``sqlite:///…``) is used as it is; a name ending in ``.db``, ``.sqlite`` or
+    ``.sqlite3`` is a database file; anything else is a folder. ``None`` means the folder in
+    ``FUSION_AUDIT_DIR``, or ``.fusion-audit`` here. A server's Parquet files go to ``FUSION_AUDIT_ARTEFACTS``
+    (a path or an fsspec URL), or to the folder.
+    """
+    if place is None:
+        place = default_folder()
+    if "://" in str(place):
+        return _from_url(str(place))
+    return _from_path(Path(place).expanduser())
+
+
+def default_folder() -> Path:
+    return Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
+
+
+def _from_path(path: Path) -> Location:
+    file = (path if path.suffix in _SUFFIXES else path / _DATABASE).absolute()
+    # The files of a database carry its name: two databases in one folder never sweep each other's.
+    return Location(f"sqlite:///{file}", str(file.with_suffix(".artefacts")), str(file), file)
+
+
+def _from_url(url: str) -> Location:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise AuditError(
+            f"{url!r} is not a database URL; expected for example postgresql+psycopg://user@host/audits"
+        ) from None
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise AuditError(f"{url}: a store needs a file; write sqlite:////path/to/audits.db or just the path")
+        return _from_path(Path(parsed.database))
+    root = os.environ.get(ARTEFACTS_VARIABLE) or str((default_folder() / "artefacts").absolute())
+    return Location(url, root, parsed.render_as_string(hide_password=True))

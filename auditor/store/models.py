@@ -1,0 +1,35 @@
+"""The tables of the database. Change them together with a new script in ``migrations/versions``."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Float, Integer, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+HEAD = "0001"
+"""The newest migration: the schema that this code reads and writes."""
+
+
+class Base(DeclarativeBase):
+    """Everything that Fusion Auditor keeps in the database."""
+
+
+class RunRow(Base):
+    """One stored audit. The counts repeat what the document says, so that lists need not open it."""
+
+    __tablename__ = "runs"
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    name: Mapped[str] = mapped_column(String(255), index=True)
+    source: Mapped[str] = mapped_column(String(32))
+    created: Mapped[str] = mapped_column(String(40))  # ISO 8601, UTC
+    script: Mapped[list[str]] = mapped_column(JSON)
+    device: Mapped[str] = mapped_column(String(255))
+    exit_code: Mapped[int] = mapped_column(Integer)
+    findings: Mapped[int] = mapped_column(Integer)
+    kernels: Mapped[int] = mapped_column(Integer)
+    unfused_kernels: Mapped[int] = mapped_column(Integer)
+    avoidable_kernels: Mapped[int] = mapped_column(Integer)
+    step_us: Mapped[float] = mapped_column(Float)
+    likely_us: Mapped[float] = mapped_column(Float)
+    artefacts: Mapped[list[str]] = mapped_column(JSON)  # names of the Parquet tables
+    document: Mapped[str] = mapped_column(Text, deferred=True)  # the audit document as JSON

@@ -1,0 +1,54 @@
+"""Fixtures that several rooms' tests share. What only one file needs stays in that file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from auditor.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may write `.fusion-audit` into the checkout, or read what another test stored there."""
+    monkeypatch.setenv("FUSION_AUDIT_DIR", str(tmp_path_factory.mktemp("store") / ".fusion-audit"))
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """The store that commands of the same test use too (`FUSION_AUDIT_DIR`), empty."""
+    with Store.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder: for scripts, traces and pyproject files that a test writes."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command of the command line did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def fusion_audit(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run `fusion-audit` in this process; the text is what a user would see, that of child processes included."""
+    from auditor.cli import main
+
+    def run(*args: str | Path) -> Outcome:
+        capfd.readouterr()
+        code = main([str(arg) for arg in args])
+        out, err = capfd.readouterr()
+        return Outcome(code, out, err)
+
+    return run
