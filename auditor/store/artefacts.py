@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from auditor.errors import AuditError
 
@@ -35,8 +35,12 @@ class Artefacts:
         from fsspec.implementations.local import LocalFileSystem
 
         self.root = root
-        # A plain path isn't given to fsspec's parser: "::" and "?" mean something to it.
-        self._fs, self._base = url_to_fs(root) if "://" in root else (LocalFileSystem(), os.path.abspath(root))
+        self._fs: Any
+        self._base: str
+        if "://" in root:
+            self._fs, self._base = url_to_fs(root)
+        else:  # not through fsspec's parser: "::" and "?" mean something to it
+            self._fs, self._base = LocalFileSystem(), os.path.abspath(root)
         self._local = isinstance(self._fs, LocalFileSystem)
 
     def write(self, run: str, tables: dict[str, pyarrow.Table]) -> None:

@@ -250,7 +250,7 @@ class TestPlaces:
         monkeypatch.delenv("FUSION_AUDIT_DIR")
         assert locate().file == folder / ".fusion-audit" / "audits.db"
 
-    def test_a_server_is_not_designed_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_server_is_not_designed_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FUSION_AUDIT_ARTEFACTS", "s3://bucket/audits")
         found = locate("postgresql+psycopg://me:secret@db.example/audits")
 
@@ -325,9 +325,9 @@ class TestPlaces:
         store.location.file.write_bytes(content or whole[:100] + b"\xff" * (len(whole) - 100))
 
         # WHEN it is opened or read THEN one sentence names the file
-        with pytest.raises(AuditError, match=r"audits.db: (this file is not a database|the database is damaged)"):
-            with Store.open() as again:
-                again.load("latest")
+        sentence = r"audits.db: (this file is not a database|the database is damaged)"
+        with pytest.raises(AuditError, match=sentence), Store.open() as again:
+            again.load("latest")
 
 
 def _age(path: Path) -> None:
