@@ -1,0 +1,62 @@
+"""One module per output format, all fed by the audit document (and the op graph, for the drawings)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from auditor.document import Document
+from auditor.graph.model import OpGraph
+
+Format = Literal["text", "json", "markdown", "html"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+__all__ = ["FORMATS", "Format", "load_json", "notebook", "render"]
+
+
+def render(
+    document: Document, graph: OpGraph | None, fmt: Format, *, color: bool = False, width: int = 100
+) -> str:  # fmt: skip
+    """The report in ``fmt``, ending in a newline. Formats are imported when they are asked for.
+
+    Args:
+        document: the audit.
+        graph: the ops that its sites index; only the HTML report reads it, and draws what it can find.
+        fmt: one of :data:`FORMATS`.
+        color: ANSI colours, text only.
+        width: columns of the terminal, text only.
+
+    Raises:
+        ValueError: ``fmt`` is not one of :data:`FORMATS`.
+    """
+    if fmt == "text":
+        from auditor.report import text
+
+        return text.render(document, color=color, width=width)
+    if fmt == "json":
+        from auditor.report import json
+
+        return json.render(document)
+    if fmt == "markdown":
+        from auditor.report import markdown
+
+        return markdown.render(document)
+    if fmt == "html":
+        from auditor.report import html
+
+        return html.render(document, graph)
+    raise ValueError(f"unknown report format {fmt!r}; one of {', '.join(FORMATS)}")
+
+
+def load_json(path: str | Path) -> Document:
+    """Read an audit that the JSON report wrote; see :func:`auditor.report.json.load_json`."""
+    from auditor.report import json
+
+    return json.load_json(path)
+
+
+def notebook(document: Document) -> str:
+    """A compact HTML fragment for ``_repr_html_``: inline styles, no scripts, nothing loaded."""
+    from auditor.report import fragment
+
+    return fragment.render(document)

@@ -1,0 +1,121 @@
+"""The report as GitHub-flavoured Markdown, made for a pull request's comment.
+
+Names from the run are untrusted: they only ever appear in code spans, where neither markup nor ``@mentions`` work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from auditor.document import Document, Finding
+from auditor.report import facts
+from auditor.report.facts import Fact
+from auditor.report.format import clip, count, duration, plural, safe, share, size
+from auditor.report.svg import escape
+
+_ROWS, _FOLDED = 40, 15
+"""Findings in the table and with details: a comment on GitHub holds 65,536 characters."""
+_LONGEST = 160
+
+
+def render(document: Document) -> str:
+    """Summary table, findings table, and the rest folded; ends in a newline."""
+    findings = facts.ranked(document)
+    blocks = [
+        f"### Fusion audit of {code(facts.title(document))}",
+        _verdict(document),
+        _table(["", ""], ([f"**{f.label}**", _value(f, table=True)] for f in facts.headline(document))),
+        *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
+        _refused(document),
+        _suppressed(document),
+        "\n".join(f"> {code(note)}" for note in document.run.notes),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def code(text: str, *, table: bool = False) -> str:
+    """``text`` as a code span that it cannot leave; in a table ``|`` becomes ``¦``, which splits no cell."""
+    shown = clip(safe(text), _LONGEST).strip()
+    if table:
+        shown = shown.replace("|", "¦")
+    if not shown:
+        return "–"
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    pad = " " if shown[0] == "`" or shown[-1] == "`" else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def _value(fact: Fact, *, table: bool = False) -> str:
+    return code(fact.value, table=table) if fact.literal else fact.value.replace("<", "&lt;").replace("|", "¦")
+
+
+def _verdict(document: Document) -> str:
+    totals = document.totals
+    if not document.findings:
+        return facts.looked_at(document)
+    line = f"**{count(totals.avoidable_kernels)} of {plural(totals.kernels, 'kernel')} are avoidable.**"
+    if not totals.step_us:
+        return line
+    saved = totals.saving.step_us
+    return f"{line} Fusing them would likely take {duration(saved)} ({share(saved, totals.step_us)}) off the step."
+
+
+def _table(head: list[str], rows: Iterable[list[str]], align: str = "") -> str:
+    marks = {"r": "--:", "l": "---"}
+    rule = [marks[a] for a in (align or "l" * len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], rule, *rows))
+
+
+def _findings(findings: list[Finding]) -> str:
+    head = ["rule", "where", "sites", "kernels", "memory", "kernel time", "likely saving", "off the step"]
+    table = _table(head, (_row(f) for f in findings[:_ROWS]), "llrrrrrr")
+    left = len(findings) - _ROWS
+    return f"{table}\n\n{plural(left, 'smaller finding')} left out." if left > 0 else table
+
+
+def _row(finding: Finding) -> list[str]:
+    saving = finding.saving
+    doubt = " (inferred)" if finding.provenance == "inferred" else ""
+    return [
+        f"{code(finding.rule, table=True)} {code(finding.name, table=True)}{doubt}",
+        code(facts.place(finding.source) or finding.module_class, table=True),
+        count(finding.sites),
+        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
+        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+        duration(finding.device_us) if finding.device_us else "not timed",
+        duration(saving.likely_us),
+        duration(saving.step_us),
+    ]
+
+
+def _details(document: Document, finding: Finding) -> str:
+    summary = f"<code>{escape(clip(f'{finding.rule} {finding.name}', _LONGEST))}</code> · "
+    where = facts.place(finding.source)
+    at = code(where) if where else "source line not recorded"
+    lines = [f"- {at} · {code(facts.owner(finding))}"]
+    lines += [f"- **{fact.label}** {_value(fact)}" for fact in facts.particulars(document, finding)]
+    return _fold(summary + plural(finding.sites, "site"), "\n".join(lines))
+
+
+def _refused(document: Document) -> str:
+    groups = facts.refusals(document)
+    if not groups:
+        return ""
+    rows = ([code(g.rule, table=True), count(g.count), code(g.reason, table=True), code(g.at, table=True)]
+            for g in groups[:_ROWS])  # fmt: skip
+    left = f"\n\n{plural(len(groups) - _ROWS, 'rarer reason')} left out." if len(groups) > _ROWS else ""
+    table = _table(["rule", "sites", "reason", "first at"], rows, "lrll")
+    return _fold(f"{plural(sum(g.count for g in groups), 'refused site')}", table + left)
+
+
+def _suppressed(document: Document) -> str:
+    lines = [
+        f"- the suppression of {code(s.rule)} in {code(s.modules)} suppresses nothing: remove it"
+        for s in facts.idle_suppressions(document)
+    ]
+    return "\n".join(lines)
+
+
+def _fold(summary: str, body: str) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"

@@ -1,0 +1,200 @@
+"""The ops of one site as a picture's nodes and edges, as they are and as they would be once fused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from auditor.document import Site
+from auditor.graph.canonical import is_view, owner_of
+from auditor.graph.model import Arg, Op, OpGraph, Value
+from auditor.report.format import clip, duration, plural, safe, shape, size
+
+MOST_OPS = 150
+"""Ops drawn of one site; longer chains are cut, and the caption says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A box: its ``title``, further ``lines``, and what it stands for."""
+
+    key: str
+    kind: Literal["op", "input", "output", "fused"]
+    title: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A value on its way. ``outside``: it leaves the site; ``via``: the views that it passes through."""
+
+    tail: str
+    head: str
+    label: str
+    outside: bool = False
+    via: str = ""
+
+
+@dataclass(slots=True)
+class Picture:
+    """Nodes in execution order (every edge leads to a later one) and the edges between them."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    left_out: int = 0
+
+    def connect(self, edge: Edge) -> None:
+        """Add ``edge``, once."""
+        if edge not in self.edges:
+            self.edges.append(edge)
+
+
+def before(graph: OpGraph | None, site: Site) -> Picture | None:
+    """The recorded ops of ``site``, what they read and what is read of them; ``None`` where the graph lacks them."""
+    if graph is None or not site.ops or not all(0 <= i < len(graph.ops) for i in site.ops):
+        return None
+    members = [op for op in (graph.ops[i] for i in sorted(set(site.ops))) if not is_view(op)]
+    if not members:
+        return None
+    picture = Picture(left_out=max(len(members) - MOST_OPS, 0))
+    members = members[:MOST_OPS]
+    _inputs(picture, members)
+    for op in members:
+        picture.nodes[_key(op)] = _op_node(op)
+    _inner(picture, members)
+    _outputs(picture, members, set(site.saved))
+    return picture
+
+
+def after(picture: Picture, site: Site, title: str) -> Picture:
+    """``picture`` with its ops replaced by the fused kernel: the same inputs, the same outputs."""
+    traffic = f"{size(site.bytes_fused)} moved" if site.bytes_fused else ""
+    lines = tuple(line for line in (plural(site.kernels_after, "kernel"), traffic) if line)
+    fused = Picture({k: n for k, n in picture.nodes.items() if n.kind == "input"})
+    fused.nodes["fused"] = Node("fused", "fused", safe(title), lines)
+    fused.nodes |= {k: n for k, n in picture.nodes.items() if n.kind == "output"}
+    for edge in picture.edges:
+        ends = [picture.nodes[end].kind for end in (edge.tail, edge.head)]
+        if ends[0] == "input":
+            fused.connect(Edge(edge.tail, "fused", edge.label, via=edge.via))
+        elif ends[1] == "output":
+            fused.connect(Edge("fused", edge.head, edge.label, outside=True))
+    return fused
+
+
+def _key(op: Op) -> str:
+    return f"op{op.index}"
+
+
+def _op_node(op: Op) -> Node:
+    made = [_tensor(v) for v in op.outputs[:1]]
+    time = [duration(op.dur_us)] if op.dur_us else []
+    return Node(_key(op), "op", clip(_call(op), 34), (*made, *time))
+
+
+def _call(op: Op) -> str:
+    """``pow(·, 2)``: the op with its constants, tensors as dots, defaults at the end left out."""
+    args = list(op.args)
+    while args and (args[-1] is None or args[-1] is False):
+        args.pop()
+    return f"{safe(op.name).removeprefix('aten.')}({', '.join(map(_argument, args))})"
+
+
+def _argument(arg: Arg) -> str:
+    if isinstance(arg, Value):
+        return "·"
+    if isinstance(arg, tuple):
+        return f"[{', '.join(map(_argument, arg))}]"
+    return safe(f"{arg:.6g}" if isinstance(arg, float) else str(arg))
+
+
+def _tensor(value: Value) -> str:
+    return f"{safe(value.dtype)}{shape(value.shape)}"
+
+
+def _label(value: Value) -> str:
+    return f"{shape(value.shape)} · {size(value.nbytes)}"
+
+
+def _reads(op: Op) -> Iterator[tuple[Value, Value, str]]:
+    """Every tensor that ``op`` reads: as it reads it, as it was made, and the views between the two."""
+    for value in dict.fromkeys(op.inputs()):
+        root, views = value, []
+        while (step := _viewed(root)) is not None:
+            views.append(safe(root.producer.name).removeprefix("aten.") if root.producer else "view")
+            root = step
+        yield value, root, ", ".join(reversed(views))
+
+
+def _viewed(value: Value) -> Value | None:
+    """What ``value`` is a view of, one step back."""
+    if value.base is None or (value.producer is not None and not is_view(value.producer)):
+        return None
+    parents = value.producer.inputs() if value.producer is not None else iter(())
+    return next((v for v in parents if owner_of(v) is owner_of(value)), value.base)
+
+
+def _inputs(picture: Picture, members: list[Op]) -> None:
+    inside = {op.index for op in members}
+    for op in members:
+        for value, root, via in _reads(op):
+            if root.producer is not None and root.producer.index in inside:
+                continue
+            key = f"in{root.id}"
+            picture.nodes.setdefault(key, Node(key, "input", _origin(root), (_tensor(root),)))
+            picture.connect(Edge(key, _key(op), _label(value), via=via))
+
+
+def _origin(value: Value) -> str:
+    name = safe(value.name)
+    if value.producer is None:
+        return clip(name or "input", 30)
+    made = f"from {safe(value.producer.name).removeprefix('aten.')}"
+    return clip(f"{name} {made}" if name else made, 30)
+
+
+def _inner(picture: Picture, members: list[Op]) -> None:
+    inside = {op.index for op in members}
+    for op in members:
+        for value, root, via in _reads(op):
+            maker = root.producer
+            if maker is not None and maker.index in inside and maker.index < op.index:
+                picture.connect(Edge(_key(maker), _key(op), _label(value), via=via))
+
+
+def _outputs(picture: Picture, members: list[Op], saved: set[int]) -> None:
+    inside = {op.index for op in members}
+    for op in members:
+        for value in op.outputs:
+            why = _outside(value, inside, saved)
+            if why:
+                key = f"out{value.id}"
+                picture.nodes[key] = Node(key, "output", clip(safe(value.name) or "output", 30), (clip(why, 36),))
+                picture.connect(Edge(_key(op), key, _label(value), outside=True))
+
+
+def _outside(value: Value, inside: set[int], saved: set[int]) -> str:
+    """Who reads ``value`` outside the site, as words; empty where nobody does."""
+    readers, escapes = _readers(value)
+    foreign = dict.fromkeys(safe(r.name).removeprefix("aten.") for r in readers if r.index not in inside)
+    parts = ["saved for backward" if value.id in saved else "", "result of the step" if escapes else ""]
+    if foreign and value.id not in saved:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        parts.append(f"read by {', '.join(list(foreign)[:3])}{more}")
+    if not readers and not escapes:
+        parts.append("not read again")
+    return ", ".join(p for p in parts if p)
+
+
+def _readers(value: Value) -> tuple[list[Op], bool]:
+    """Ops that read ``value`` or a view of it, and whether any of them leaves the window."""
+    found, escapes, queue = [], value.escapes, list(value.consumers)
+    while queue:
+        op = queue.pop(0)
+        if not is_view(op):
+            found.append(op)
+            continue
+        escapes = escapes or any(v.escapes for v in op.outputs)
+        queue += [reader for v in op.outputs for reader in v.consumers]
+    return found, escapes

@@ -1,0 +1,133 @@
+"""The report for a terminal, written like a compiler's diagnostics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from auditor.document import Document, Finding
+from auditor.report import facts
+from auditor.report.excerpt import quote
+from auditor.report.facts import Fact
+from auditor.report.format import plural, safe
+from auditor.report.terminal import Palette, columns, fit, wrap
+
+_NARROWEST = 48
+_LABEL = 13
+
+
+def render(document: Document, *, color: bool = False, width: int = 100) -> str:
+    """The whole report, ending in a newline, no line wider than ``width`` (at least 48 columns)."""
+    writer = _Writer(document, Palette(color), max(width, _NARROWEST))
+    parts = [
+        writer.header(),
+        *([writer.finding(f) for f in facts.ranked(document)] or [writer.nothing()]),
+        writer.refused(),
+        writer.suppressed(),
+        writer.notes(),
+        writer.next(),
+        writer.summary(),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+class _Writer:
+    """Writes one document; every method returns the lines of one block, none for a block with nothing to say."""
+
+    def __init__(self, document: Document, paint: Palette, width: int) -> None:
+        self.document, self.paint, self.width = document, paint, width
+
+    def header(self) -> list[str]:
+        lines = [self.paint("bold", fit(f"fusion audit of {facts.title(self.document)}", self.width))]
+        for fact in facts.headline(self.document):
+            lines += self._fact(f"  {fact.label:<{_LABEL}}", "  ", fact)
+        return lines
+
+    def finding(self, finding: Finding) -> list[str]:
+        severity = safe(finding.severity)
+        mark = f"{severity}[{safe(finding.rule)}]"
+        doubt = " (inferred)" if finding.provenance == "inferred" else ""
+        name = fit(f" {safe(finding.name)}{doubt}", self.width - columns(mark))
+        lines = [self.paint(severity, mark) + self.paint("bold", name)]
+        source = finding.source
+        gutter = len(str(source.line)) if source else 1
+        lines += self._arrow(finding, gutter) + self._quote(finding, gutter)
+        for fact in facts.particulars(self.document, finding):
+            lines += self._fact(f"{' ' * gutter} = {fact.label:<{_LABEL}}", " " * gutter + " = ", fact)
+        return lines
+
+    def _arrow(self, finding: Finding, gutter: int) -> list[str]:
+        source = finding.source
+        path = facts.short_path(source.file, Path.cwd()) if source else ""
+        where = facts.place(source, path) or "source line not recorded"
+        lead = " " * gutter + "--> "
+        lines = wrap(f"{where} · {facts.owner(finding)}", self.width - len(lead))
+        pad = " " * len(lead)
+        return [(pad if i else self.paint("frame", lead)) + line for i, line in enumerate(lines)]
+
+    def _quote(self, finding: Finding, gutter: int) -> list[str]:
+        excerpt = quote(finding.source, self.document.run.created)
+        if excerpt is None:
+            return []
+        bar = self.paint("frame", f"{' ' * gutter} |")
+        number = self.paint("frame", f"{excerpt.line} |")
+        text = fit(excerpt.text, self.width - gutter - 3)
+        changed = [f"{bar} {self.paint('dim', '(the file has changed since the run)')}"] if excerpt.changed else []
+        return [bar, f"{number} {text}", *changed, bar]
+
+    def _fact(self, lead: str, frame: str, fact: Fact) -> list[str]:
+        """``fact`` behind ``lead``, of which ``frame`` is drawn and the rest is its label."""
+        head = self.paint("frame", frame) + self.paint("bold", lead[len(frame) :])
+        lines = wrap(fact.value, self.width - len(lead) - 1)
+        return [f"{' ' * len(lead) if i else head} {line}" for i, line in enumerate(lines)]
+
+    def nothing(self) -> list[str]:
+        return [self.paint("good", "no findings"), *self._indented(facts.looked_at(self.document))]
+
+    def refused(self) -> list[str]:
+        groups = facts.refusals(self.document)
+        if not groups:
+            return []
+        sites = plural(sum(g.count for g in groups), "site")
+        lines = [self.paint("bold", f"refused: {sites} matched a rule and must not be fused")]
+        for group in groups:
+            at = f", first at {safe(group.at)}" if group.at else ""
+            lines += self._item(f"{safe(group.rule)} × {group.count}", f"{safe(group.reason)}{at}")
+        return lines
+
+    def suppressed(self) -> list[str]:
+        lines = []
+        for s in self.document.suppressed:
+            what = f"{safe(s.rule)} in {safe(s.modules) or 'every module'}"
+            reason = f" ({safe(s.reason)})" if s.reason else ""
+            if s.sites:
+                lines += self._item("note", f"{what} is suppressed, {plural(s.sites, 'site')}{reason}")
+            else:
+                lines += self._item("warning", f"the suppression of {what} suppresses nothing: remove it{reason}")
+        return lines
+
+    def notes(self) -> list[str]:
+        return [line for note in self.document.run.notes for line in self._item("note", safe(note))]
+
+    def next(self) -> list[str]:
+        lines = [self.paint("bold", "what next")]
+        for step in facts.next_steps(self.document):
+            # A command is never broken: it is there to be pasted.
+            joined = f"  {step.command}  # {step.why}"
+            lines += [joined] if columns(joined) <= self.width else [f"  # {step.why}", f"  {step.command}"]
+        return lines
+
+    def summary(self) -> list[str]:
+        document = self.document
+        sites = sum(f.sites for f in document.findings)
+        findings = f"{plural(len(document.findings), 'finding')} at {plural(sites, 'site')}"
+        avoidable = plural(document.totals.avoidable_kernels, "avoidable kernel")
+        return [f"{findings}, {avoidable}"] if document.findings else []
+
+    def _item(self, mark: str, text: str) -> list[str]:
+        lines = wrap(text, self.width - columns(mark) - 4)
+        role = mark if mark == "warning" else "info" if mark == "note" else "bold"
+        pad = " " * (columns(mark) + 4)
+        return [(pad if i else f"  {self.paint(role, mark)}  ") + line for i, line in enumerate(lines)]
+
+    def _indented(self, text: str) -> list[str]:
+        return [f"  {line}" for line in wrap(text, self.width - 2)]
