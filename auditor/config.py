@@ -141,7 +141,7 @@ def _section(document: dict[str, Any], file: Path) -> Any:
 
 
 def _explain(message: str, file: Path, text: str) -> str:
-    """msgspec's ``Expected `array`, got `str` - at `$.select` `` as a sentence with a line number."""
+    """Msgspec's ``Expected `array`, got `str` - at `$.select` `` as a sentence with a line number."""
     reason, _, path = message.partition(" - at ")
     steps = re.findall(r"\.([\w-]+)|\[(\d+|\.\.\.)\]", path.strip("`"))
     keys = [name for name, _ in steps if name]

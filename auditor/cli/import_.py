@@ -1,0 +1,49 @@
+"""``fusion-audit import``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from auditor.cli import options
+from auditor.cli.output import check_output, emit, remark
+from auditor.cli.parser import Command
+
+
+class ImportCommand(Command):
+    """Audit a trace that torch.profiler wrote, on whatever machine.
+
+    With the execution trace of the same run (torch.profiler.ExecutionTraceObserver) it is known which op reads
+    what another one wrote. Without it that is inferred from shapes and order, and every finding says so.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("trace", metavar="TRACE.json[.gz]", type=Path, help="Chrome trace of torch.profiler")
+        parser.add_argument(
+            "--execution-trace", metavar="ET.json[.gz]", type=Path, help="execution trace of the same run"
+        )
+        options.add_audit(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output)
+        config = options.settings(args)
+        rules = options.all_rules(config)
+        device = options.described_device(args)
+
+        from auditor.api import audit_trace, run_name
+        from auditor.graph.tables import to_tables
+        from auditor.store import Store
+
+        with Store.open(args.db) as store:
+            remark(f"reading {args.trace}")
+            audit = audit_trace(
+                args.trace, args.execution_trace, rules=rules, device=device, config=config,
+                name=run_name(config, args.trace),
+            )  # fmt: skip
+            run_id = store.save(audit.document, to_tables(audit.graph))
+        emit(audit.document, audit.graph, args.format, args.output)
+        remark(f"stored as {run_id}; more: fusion-audit show {run_id} --format html -o report.html")
+        return 0
+
+
+COMMAND = ImportCommand()

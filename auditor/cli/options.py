@@ -1,0 +1,99 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from auditor.config import Config
+    from auditor.devices.describe import Device
+    from auditor.engine.rules import Rule
+
+
+def positive(text: str) -> int:
+    number = _whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
+    return number
+
+
+def not_negative(text: str) -> int:
+    number = _whole(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must not be negative, not {text}")
+    return number
+
+
+def add_db(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--db", metavar="PLACE", help="store: a folder, a database file or a URL (default: $FUSION_AUDIT_DIR or .fusion-audit)"
+    )  # fmt: skip
+
+
+def add_report(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> None:
+    parser.add_argument("--format", choices=formats, default="text", help="format of the report (default: text)")
+    parser.add_argument("-o", dest="output", metavar="FILE", type=Path, help="write the report to FILE")
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rules", metavar="DIR", type=Path, action="append", default=[], help="folder of further rules; may be repeated"
+    )  # fmt: skip
+
+
+def add_audit(parser: argparse.ArgumentParser) -> None:
+    """What ``run`` and ``import`` have in common."""
+    parser.add_argument("--name", help="name of the stored run")
+    add_rules(parser)
+    for option, meaning in (("select", "use only these rules"), ("ignore", "leave out these rules")):
+        parser.add_argument(
+            f"--{option}", metavar="RULES", type=_names, action="extend", default=[],
+            help=f"{meaning}: ids, starts of ids (FUS2) or names, separated by commas",
+        )  # fmt: skip
+    parser.add_argument("--device", metavar="FILE", type=Path, help="YAML description of the device")
+    add_report(parser, ("text", "json"))
+    add_db(parser)
+
+
+def settings(args: argparse.Namespace) -> Config:
+    """The project's settings with the options on top."""
+    from auditor.config import load_config, override
+
+    return override(
+        load_config(),
+        name=getattr(args, "name", None),
+        select=getattr(args, "select", ()),
+        ignore=getattr(args, "ignore", ()),
+        rules=getattr(args, "rules", ()),
+    )
+
+
+def all_rules(config: Config) -> list[Rule]:
+    """Every rule that is there, selected or not. A selector that names none of them is an AuditError."""
+    from auditor.engine.rules import load_rules
+
+    rules = load_rules([Path(folder) for folder in config.rules])
+    config.check_selectors([(rule.id, rule.name) for rule in rules])
+    return rules
+
+
+def described_device(args: argparse.Namespace) -> Device | None:
+    from auditor.devices.describe import load_device
+
+    return load_device(args.device) if args.device else None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("needs at least one rule")
+    return names

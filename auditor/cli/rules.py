@@ -1,0 +1,115 @@
+"""``fusion-audit rules``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from auditor.cli import options
+from auditor.cli.parser import Command
+from auditor.errors import AuditError
+
+if TYPE_CHECKING:
+    from auditor.engine.rules import Rule
+
+
+class RulesCommand(Command):
+    """List, explain, test or start rules.
+
+    fusion-audit rules list            every rule, those of the project's own folders included
+    fusion-audit rules show ID         what a rule looks for, why, and what to do (an id or a name)
+    fusion-audit rules test [PATH...]  run the tests inside rule files (default: every rule)
+    fusion-audit rules new NAME        write a rule file to start from
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="list|show|test|new")
+        adders = {"list": None, "show": _add_rule, "test": _add_paths, "new": _add_name}
+        for action, add in adders.items():
+            sub = actions.add_parser(action, prog=f"fusion-audit rules {action}", allow_abbrev=False)
+            options.add_rules(sub)
+            if add is not None:
+                add(sub)
+
+    def run(self, args: argparse.Namespace) -> int:
+        return {"list": _list, "show": _show, "test": _test, "new": _new}[args.action](args)
+
+
+def _add_rule(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rule", metavar="ID", help="id or name of the rule")
+
+
+def _add_paths(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="rule files or folders of them")
+
+
+def _add_name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="name of the rule, such as unfused-rms-norm")
+
+
+def _list(args: argparse.Namespace) -> int:
+    rules = options.all_rules(options.settings(args))
+    width = max(len(rule.name) for rule in rules)
+    for rule in rules:
+        summary = next(iter(rule.docs.values()), "").split("\n", 1)[0]
+        print(f"{rule.id}  {rule.name:<{width}}  {rule.family:<12}{rule.status:<9}{rule.severity:<9}{summary}".rstrip())
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    rule = find_rule(options.all_rules(options.settings(args)), args.rule)
+    print(f"{rule.id} {rule.name}\n")
+    print(f"family {rule.family} · {rule.status} · severity {rule.severity} · {len(rule.tests)} tests · {rule.path}")
+    if rule.replacement:
+        print(f"replacement {rule.replacement}")
+    for title, text in rule.docs.items():
+        print(f"\n{_heading(title)}\n{_indented(text)}")
+    return 0
+
+
+def _test(args: argparse.Namespace) -> int:
+    from auditor.engine.rules import load_rule_files, run_rule_tests
+
+    rules = load_rule_files(args.paths) if args.paths else options.all_rules(options.settings(args))
+    results = run_rule_tests(rules)
+    failed = [result for result in results if not result.passed]
+    for result in failed:
+        print(f"FAILED {result.rule}: {result.test}\n{_indented(result.message)}")
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed, in {len(rules)} rules")
+    untested = [rule.id for rule in rules if not rule.tests]
+    if untested:
+        print(f"without any test: {', '.join(untested)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _new(args: argparse.Namespace) -> int:
+    from auditor.engine.rules import new_rule
+
+    folders = options.settings(args).rules
+    path = new_rule(args.name, Path(folders[-1]) if folders else Path("audit_rules"))
+    print(path)
+    if not folders:
+        print(f'now add to pyproject.toml: [tool.fusion-audit] rules = ["{path.parent}"]', file=sys.stderr)
+    return 0
+
+
+def find_rule(rules: list[Rule], wanted: str) -> Rule:
+    """The rule with this id or name. Raises AuditError that lists what there is."""
+    for rule in rules:
+        if wanted.lower() in (rule.id.lower(), rule.name.lower()):
+            return rule
+    raise AuditError(f"no rule {wanted!r}; there are: {', '.join(rule.id for rule in rules)}")
+
+
+def _heading(key: str) -> str:
+    words = key.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.strip().splitlines())
+
+
+COMMAND = RulesCommand()

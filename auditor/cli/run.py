@@ -1,0 +1,83 @@
+"""``fusion-audit run``."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from auditor.cli import options
+from auditor.cli.output import check_output, emit, remark, script_output_on_stderr
+from auditor.cli.parser import Command
+
+
+class RunCommand(Command):
+    """Run a script, record the steps of its models, and report what could be fused.
+
+    The script runs unmodified. A step is found by itself: a call of the outermost model, or forward to
+    optimizer.step() in training; auditor.step() in the script marks one by hand. Everything after the
+    script belongs to the script. When it fails its exit code is passed on, after the report of what was
+    recorded. With --format json and no -o, what the script prints goes to stderr.
+    """
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.usage = "%(prog)s [options] script.py [script args...]"
+        parser.add_argument("script", metavar="script.py", help="the script, followed by its own arguments")
+        parser.add_argument("--steps", type=options.positive, default=5, metavar="N", help="steps to time (default: 5)")
+        parser.add_argument(
+            "--warmup", type=options.not_negative, default=2, metavar="N", help="steps to pass before recording (default: 2)"
+        )  # fmt: skip
+        parser.add_argument("--stop", action="store_true", help="end the script as soon as enough is recorded")
+        options.add_audit(parser)
+
+    def parse(self, parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+        own, rest = split_at_script(parser, argv)
+        args = parser.parse_args(own)
+        args.script_args = rest
+        return args
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output)
+        config = options.settings(args)
+        rules = options.all_rules(config)  # a mistake in a rule is told before the script runs for an hour
+        device = options.described_device(args)
+
+        from auditor.api import audit_recording, run_name
+        from auditor.collect.launch import record_script
+        from auditor.graph.tables import to_tables
+        from auditor.store import Store
+
+        with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
+            with script_output_on_stderr(args.format == "json" and args.output is None):
+                recording = record_script(
+                    args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=Path(folder),
+                    stop=args.stop, on_progress=remark,
+                )  # fmt: skip
+            remark("matching rules")
+            audit = audit_recording(
+                folder, recording, rules=rules, device=device, config=config, name=run_name(config, args.script)
+            )
+            run_id = store.save(audit.document, to_tables(audit.graph))
+        emit(audit.document, audit.graph, args.format, args.output)
+        remark(f"stored as {run_id}; more: fusion-audit show {run_id} --format html -o report.html")
+        return recording.exit_code
+
+
+def split_at_script(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str], list[str]]:
+    """Our part of ``argv``, up to and with the script, and the script's part, as it is.
+
+    Argparse's own ``REMAINDER`` would swallow a ``--`` that is meant for the script.
+    """
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        if word == "--":
+            return argv[: position + 2], argv[position + 2 :]
+        if not word.startswith("-") or word == "-":
+            return argv[: position + 1], argv[position + 1 :]
+        action = parser._option_string_actions.get(word)
+        position += 2 if action is not None and action.nargs != 0 else 1
+    return argv, []
+
+
+COMMAND = RunCommand()

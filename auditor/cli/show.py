@@ -1,0 +1,35 @@
+"""``fusion-audit show``."""
+
+from __future__ import annotations
+
+import argparse
+
+from auditor.cli import options
+from auditor.cli.output import check_output, emit
+from auditor.cli.parser import Command
+
+
+class ShowCommand(Command):
+    """Print the report of a stored audit."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "run", nargs="?", default="latest", metavar="RUN", help="id, unique start of an id, or name (default: latest)"
+        )  # fmt: skip
+        options.add_report(parser, ("text", "json", "markdown", "html"))
+        options.add_db(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output)
+
+        from auditor.graph.tables import from_tables
+        from auditor.store import Store
+
+        with Store.open(args.db, create=False) as store:
+            stored = store.load(args.run)
+            graph = from_tables(stored.tables) if args.format == "html" else None
+        emit(stored.document, graph, args.format, args.output)
+        return 0
+
+
+COMMAND = ShowCommand()

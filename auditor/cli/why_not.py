@@ -1,0 +1,38 @@
+"""``fusion-audit why-not``."""
+
+from __future__ import annotations
+
+import argparse
+
+from auditor.cli import options
+from auditor.cli.parser import Command
+from auditor.cli.rules import find_rule
+
+
+class WhyNotCommand(Command):
+    """Say why a rule found nothing at a place: what is missing there, or which op forbids the fusion."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("run", metavar="RUN", help="id, unique start of an id, name, or latest")
+        parser.add_argument("rule", metavar="RULE", help="id or name of the rule")
+        parser.add_argument(
+            "--at", required=True, metavar="MODULE_OR_LINE", help="model.layers.0.input_layernorm, or modeling.py:41"
+        )
+        options.add_rules(parser)
+        options.add_db(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        rules = options.all_rules(options.settings(args))
+        rule = find_rule(rules, args.rule)
+
+        from auditor.engine.whynot import explain
+        from auditor.graph.tables import from_tables
+        from auditor.store import Store
+
+        with Store.open(args.db, create=False) as store:
+            graph = from_tables(store.load(args.run).tables)
+        print(explain(graph, rules, rule.id, args.at).rstrip())
+        return 0
+
+
+COMMAND = WhyNotCommand()
