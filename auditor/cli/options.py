@@ -28,8 +28,10 @@ def not_negative(text: str) -> int:
 
 def add_db(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--db", metavar="PLACE", help="store: a folder, a database file or a URL (default: $FUSION_AUDIT_DIR or .fusion-audit)"
-    )  # fmt: skip
+        "--db",
+        metavar="PLACE",
+        help="store: a folder, a database file or a URL (default: $FUSION_AUDIT_DIR or .fusion-audit)",
+    )
 
 
 def add_report(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> None:
@@ -39,8 +41,8 @@ def add_report(parser: argparse.ArgumentParser, formats: tuple[str, ...]) -> Non
 
 def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--rules", metavar="DIR", type=Path, action="append", default=[], help="folder of further rules; may be repeated"
-    )  # fmt: skip
+        "--rules", metavar="DIR", type=Path, action="append", default=[], help="folder of more rules; may be repeated"
+    )
 
 
 def add_audit(parser: argparse.ArgumentParser) -> None:

@@ -25,7 +25,7 @@ class RunCommand(Command):
         parser.add_argument("script", metavar="script.py", help="the script, followed by its own arguments")
         parser.add_argument("--steps", type=options.positive, default=5, metavar="N", help="steps to time (default: 5)")
         parser.add_argument(
-            "--warmup", type=options.not_negative, default=2, metavar="N", help="steps to pass before recording (default: 2)"
+            "--warmup", type=options.not_negative, default=2, metavar="N", help="steps to let pass first (default: 2)"
         )  # fmt: skip
         parser.add_argument("--stop", action="store_true", help="end the script as soon as enough is recorded")
         options.add_audit(parser)

@@ -14,7 +14,7 @@ class ShowCommand(Command):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "run", nargs="?", default="latest", metavar="RUN", help="id, unique start of an id, or name (default: latest)"
+            "run", nargs="?", default="latest", metavar="RUN", help="id, its unique start, or name (default: latest)"
         )  # fmt: skip
         options.add_report(parser, ("text", "json", "markdown", "html"))
         options.add_db(parser)
