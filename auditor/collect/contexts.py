@@ -1,0 +1,100 @@
+"""Where a recorded op stands: phase, module, source line; from the annotations and autograd nodes around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from auditor.collect.dispatched import is_composite, namespace
+from auditor.collect.execution_trace import ExecutionTrace, Node
+from auditor.graph.model import Phase, Source
+
+BACKWARD = "autograd::engine::evaluate_function: "
+OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
+_NOT_OPS = frozenset({"", "autograd", "torch", "profiler", "fa"})
+
+
+@dataclass(slots=True, frozen=True)
+class Context:
+    """What surrounds an op. ``outside``: it only shows that a result is read by the caller, and is no op."""
+
+    phase: Phase = "forward"
+    module: str = ""
+    module_class: str = ""
+    source: Source | None = None
+    outside: bool = False
+
+
+Dispatched = tuple[Node, Context]
+
+
+def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
+    """Every dispatched op of ``trace`` with its context, in order of start; composite ops are opened.
+
+    A backward op takes module and source of the forward op with the same autograd sequence number.
+    """
+    forward: dict[tuple[int, int], Context] = {}
+    found: list[Dispatched] = []
+    for root in trace.roots:
+        for node, context in _walk(trace, root, Context(), forward):
+            if context.phase == "forward" and node.sequence >= 0:
+                forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
+            found.append((node, context))
+    found.sort(key=lambda pair: pair[0].id)
+    return found
+
+
+def _walk(
+    trace: ExecutionTrace, top: Node, context: Context, forward: dict[tuple[int, int], Context]
+) -> Iterator[Dispatched]:
+    """Depth first, without recursion: Python frames of deep models would exceed its limit."""
+    open_: list[Dispatched] = [(top, context)]
+    while open_:
+        node, around = open_.pop()
+        if is_dispatched(node):
+            yield node, around
+            continue
+        children = trace.children.get(node.id, [])
+        inner = _enter(node, children, around, forward)
+        open_.extend((child, inner) for child in reversed(children))
+
+
+def is_dispatched(node: Node) -> bool:
+    """Whether ``node`` is an op as the dispatcher calls it below autograd (or a compiled Triton kernel)."""
+    if node.kernel_backend == "triton":
+        return True
+    if not node.schema or namespace(node.name) in _NOT_OPS:
+        return False
+    return not is_composite(node.schema.partition("(")[0])
+
+
+def _enter(node: Node, children: list[Node], around: Context, forward: dict[tuple[int, int], Context]) -> Context:
+    name = node.name
+    if name.startswith("fa."):
+        return _annotated(name, around)
+    if name.startswith(BACKWARD):
+        return _backward(children, forward)
+    if name.startswith(OPTIMIZER):
+        return Context(phase="optimizer")
+    return around
+
+
+def _annotated(name: str, around: Context) -> Context:
+    """``fa.module|<class>|<path>``, ``fa.source|<line>|<function>|<file>``, ``fa.outputs``."""
+    kind, _, rest = name.partition("|")
+    if kind == "fa.outputs":
+        return replace(around, outside=True)
+    if kind == "fa.module":
+        class_, _, path = rest.partition("|")
+        return replace(around, module=path, module_class=class_, source=None)
+    if kind == "fa.source":
+        line, _, rest = rest.partition("|")
+        function, _, file = rest.partition("|")
+        return replace(around, source=Source(file, int(line) if line.isdigit() else 0, function))
+    return around
+
+
+def _backward(children: list[Node], forward: dict[tuple[int, int], Context]) -> Context:
+    made_by = next((c for c in children if c.forward_thread > 0 and c.sequence >= 0), None)
+    origin = forward.get((made_by.forward_thread, made_by.sequence)) if made_by else None
+    return replace(origin, phase="backward", outside=False) if origin else Context(phase="backward")

@@ -1,0 +1,178 @@
+"""Chrome traces as Kineto writes them, decoded into typed events; ``args`` stay raw until someone needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from auditor.collect.tracefile import decode_trace, read_trace_bytes
+from auditor.errors import AuditError
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event. ``ts`` and ``dur`` in microseconds; ``args`` undecoded."""
+
+    name: str = ""
+    ph: str = ""
+    cat: str | None = None
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def start(self) -> float:
+        return self.ts or 0.0
+
+    @property
+    def end(self) -> float:
+        return (self.ts or 0.0) + (self.dur or 0.0)
+
+    @property
+    def thread(self) -> tuple[object, object]:
+        return (self.pid, self.tid)
+
+
+class Device(msgspec.Struct):
+    id: int = 0
+    name: str = ""
+    totalGlobalMem: int | float = 0  # noqa: N815 - the file's own spelling
+
+
+class OpArgs(msgspec.Struct):
+    """``args`` of a cpu_op. Shapes, strides and concrete values are undecoded: few ops differ in them."""
+
+    record_function_id: int = msgspec.field(name="Record function id", default=0)
+    sequence_number: int = msgspec.field(name="Sequence number", default=-1)
+    fwd_thread: int = msgspec.field(name="Fwd thread id", default=0)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
+    kernel_backend: str = ""
+
+
+class LaunchArgs(msgspec.Struct):
+    """``args`` of a device event or of the runtime call that launched it."""
+
+    correlation: int = -1
+    stream: int | str = 0
+    device: int = 0
+
+
+class _TraceFile(msgspec.Struct):
+    traceEvents: list[Event] | None = None  # noqa: N815
+    deviceProperties: list[Device] = []  # noqa: N815
+    baseTimeNanoseconds: int = 0  # noqa: N815
+
+
+@dataclass(slots=True)
+class Trace:
+    """Events of one file by kind, each in file order. ``python`` are Python calls, ``annotations`` the user's ranges.
+
+    ``kernels`` holds launches only; copies and fills by the copy engine are in ``memory``.
+    """
+
+    path: Path
+    cpu_ops: list[Event] = field(default_factory=list)
+    kernels: list[Event] = field(default_factory=list)
+    memory: list[Event] = field(default_factory=list)
+    launches: list[Event] = field(default_factory=list)
+    python: list[Event] = field(default_factory=list)
+    annotations: list[Event] = field(default_factory=list)
+    instants: list[Event] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    base_ns: int = 0
+
+    @property
+    def device_kind(self) -> str:
+        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where no device event was recorded; told by the launches' names."""
+        if not self.kernels and not self.memory:
+            return "cpu"
+        if any(launch.name.startswith("hip") for launch in self.launches) or "AMD" in self.device_name:
+            return "hip"
+        return "xpu" if any(launch.name.startswith(("ur", "ze")) for launch in self.launches) else "cuda"
+
+    @property
+    def device_name(self) -> str:
+        """Name of the device that ran the most kernels, ``""`` if the file does not say."""
+        names = {device.id: device.name for device in self.devices}
+        if len(names) <= 1 or not self.kernels:
+            return next(iter(names.values()), "")
+        return names.get(decode_launch(self.kernels[0]).device, "")
+
+
+_KINDS = {
+    "cpu_op": "cpu_ops", "operator": "cpu_ops",
+    "kernel": "kernels", "gpu_memcpy": "memory", "gpu_memset": "memory", "memcpy": "memory", "memset": "memory",
+    "cuda_runtime": "launches", "cuda_driver": "launches", "hip_runtime": "launches", "hip_driver": "launches",
+    "xpu_runtime": "launches", "xpu_driver": "launches", "runtime": "launches", "privateuse1_runtime": "launches",
+    "python_function": "python", "user_annotation": "annotations", "cpu_instant_event": "instants",
+}  # fmt: skip
+"""Event category (lower case; the 1.8 era wrote ``Operator``) to the list of :class:`Trace` that holds it."""
+
+_OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
+_LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs, strict=False)
+
+
+def load_trace(path: str | Path) -> Trace:
+    """Read a Kineto trace, ``.json`` or ``.json.gz``.
+
+    Raises:
+        AuditError: the file cannot be read, is not JSON, or is not a trace.
+    """
+    path = Path(path)
+    data = read_trace_bytes(path)
+    if data.lstrip()[:1] == b"[":  # the bare form of the Chrome trace format
+        file = _TraceFile(decode_trace(data, list[Event], path))
+    else:
+        file = decode_trace(data, _TraceFile, path)
+    if file.traceEvents is None:
+        raise AuditError(
+            f"{path}: no traceEvents in it, so not a profiler trace; give the file of export_chrome_trace."
+        )
+    return _sorted_by_kind(path, file)
+
+
+def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
+    trace = Trace(path, devices=file.deviceProperties, base_ns=file.baseTimeNanoseconds)
+    lists: dict[str | None, list[Event] | None] = {None: None}
+    for event in file.traceEvents or ():
+        cat = event.cat
+        if cat not in lists:
+            kind = _KINDS.get((cat or "").lower())
+            lists[cat] = None if kind is None else getattr(trace, kind)
+        held = lists[cat]
+        if held is not None and event.ts is not None and (event.ph == "X" or held is trace.instants):
+            held.append(event)
+    return trace
+
+
+def decode_op(event: Event) -> OpArgs:
+    """``args`` of a cpu_op; defaults where the file's are of another form."""
+    try:
+        return _OP_ARGS.decode(event.args)
+    except msgspec.DecodeError:
+        return OpArgs()
+
+
+def decode_launch(event: Event) -> LaunchArgs:
+    """``args`` of a kernel or runtime event; defaults where the file's are of another form."""
+    try:
+        return _LAUNCH_ARGS.decode(event.args)
+    except msgspec.DecodeError:
+        return LaunchArgs()
+
+
+def by_thread(events: Iterable[Event]) -> dict[tuple[object, object], list[Event]]:
+    """Events of each (pid, tid), by start time; an enclosing event comes before what it encloses."""
+    threads: dict[tuple[object, object], list[Event]] = {}
+    for event in events:
+        threads.setdefault((event.pid, event.tid), []).append(event)
+    for held in threads.values():
+        held.sort(key=lambda e: (e.start, -(e.dur or 0.0)))
+    return threads
