@@ -99,6 +99,8 @@ class Site(msgspec.Struct, kw_only=True):
     """Value ids that the fused kernel would read and write; ``saved`` are the outputs only backward reads."""
     saved: list[int] = []
     variant: dict[str, str] = {}
+    formula: str = ""
+    """How the saving was computed, with its numbers."""
 
 
 class Finding(msgspec.Struct, kw_only=True):

@@ -1,0 +1,111 @@
+"""An audit: the document, the op graph that it speaks of, and ways to read both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from auditor.config import Config, Suppression, covers
+from auditor.devices.describe import Device
+from auditor.document import Document, Finding, Overhead, Run, Suppressed
+from auditor.engine.assemble import assemble, home_of
+from auditor.engine.claims import claim
+from auditor.engine.propose import Candidate
+from auditor.engine.rules import Rule
+from auditor.graph.model import OpGraph
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Audit:
+    """What an audit found. ``document`` is the plain data, ``graph`` the ops that its sites index."""
+
+    def __init__(self, document: Document, graph: OpGraph) -> None:
+        self.document = document
+        self.graph = graph
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Findings, the largest likely saving first."""
+        return self.document.findings
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row for each finding; times in microseconds, sizes in bytes."""
+        import pandas as pd
+
+        columns = (
+            "rule", "name", "family", "severity", "module_class", "phase", "dtype", "sites", "kernels", "kernels_after",
+            "device_us", "bytes_now", "bytes_fused", "replacement", "provenance", "fingerprint",
+        )  # fmt: skip
+        rows = []
+        for finding in self.findings:
+            row = {column: getattr(finding, column) for column in columns}
+            row |= {f"saving_{k}": getattr(finding.saving, k) for k in ("ideal_us", "likely_us", "step_us")}
+            source = finding.source
+            rows.append(row | {"source": f"{source.file}:{source.line}" if source else ""})
+        extra = ["saving_ideal_us", "saving_likely_us", "saving_step_us", "source"]
+        return pd.DataFrame(rows, columns=[*columns, *extra])
+
+    def __str__(self) -> str:
+        from auditor.report import render
+
+        return render(self.document, self.graph, "text")
+
+    def _repr_html_(self) -> str:
+        from auditor.report import notebook
+
+        return notebook(self.document)
+
+
+def audit_graph(
+    graph: OpGraph,
+    *,
+    rules: Sequence[Rule],
+    device: Device,
+    config: Config | None = None,
+    run: Run | None = None,
+    overhead: Overhead | None = None,
+) -> Audit:
+    """Match the chosen rules against ``graph`` and price what they find on ``device``."""
+    config = config or Config()
+    config.check_selectors([(rule.id, rule.name) for rule in rules])
+    chosen = [rule for rule in rules if config.chooses(rule.id, rule.name)]
+    suppressions = [_Suppressing(s) for s in config.suppress]
+    claims = claim(graph, chosen, keep=lambda candidate: not any(s.takes(candidate) for s in suppressions))
+    parts = assemble(graph, claims, chosen, device)
+    for finding in parts.findings:
+        finding.severity = config.severity_of(finding.rule, finding.name, finding.severity)
+    document = Document(
+        run=run or Run(),
+        coverage=parts.coverage,
+        overhead=overhead or Overhead(),
+        totals=parts.totals,
+        findings=parts.findings,
+        refused=parts.refused,
+        suppressed=[s.report() for s in suppressions],
+    )
+    document.run.notes.extend(n for n in graph.coverage.notes if n not in document.run.notes)
+    return Audit(document, graph)
+
+
+class _Suppressing:
+    """One suppression, and how many sites it took."""
+
+    def __init__(self, suppression: Suppression) -> None:
+        self.suppression = suppression
+        self.sites = 0
+
+    def takes(self, candidate: Candidate) -> bool:
+        rule = candidate.rule
+        if not covers(self.suppression.rule, rule.id, rule.name):
+            return False
+        if not fnmatchcase(home_of(candidate.region.ops).module, self.suppression.modules):
+            return False
+        self.sites += 1
+        return True
+
+    def report(self) -> Suppressed:
+        given = self.suppression
+        return Suppressed(rule=given.rule, modules=given.modules, reason=given.reason, sites=self.sites)

@@ -1,0 +1,197 @@
+"""The catch-all: any run of memory-bound kernels along the dataflow that one kernel could do.
+
+Groups grow in execution order along producer → consumer edges. Two kernels join when the consumer
+walks the same elements that the producer wrote, or when they are the two halves of a normalisation (a
+reduction over rows, and what broadcasts its result back over the same rows). Neighbours that don't feed
+each other never join, however close they are launched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from auditor.engine.legality import Refusal, check
+from auditor.engine.propose import Candidate
+from auditor.engine.rules import Rule
+from auditor.graph.canonical import Canonical, CValue, Node, owner_of
+from auditor.graph.ops import kind_of
+
+JOINING_MOVEMENT = frozenset(
+    {"aten.cat", "aten.stack", "aten.slice_backward", "aten.select_backward", "aten.constant_pad_nd"}
+)
+"""Movement ops that read each input element once: their producers can write into the result directly."""
+
+ROWS, COLUMNS, ALL = "rows", "columns", "all"
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    nodes: list[Node]
+    space: int
+    axis: str = ""
+    row: int = 0
+    first: int = 0
+    last: int = 0
+    members: set[int] = field(default_factory=set)
+
+
+def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> tuple[list[Candidate], list[Refusal]]:
+    """Maximal legal groups over the kernels that no other rule claimed."""
+    grower = _Grower(graph, claimed)
+    for node in graph.nodes:
+        grower.visit(node)
+    candidates: list[Candidate] = []
+    refusals = list(grower.refusals)
+    least = (rule.chain or {}).get("min", 2)
+    for group in grower.groups():
+        ops = [op for node in group.nodes for op in node.ops]
+        if sum(len(op.kernels) for op in ops) < least:
+            continue
+        region = check(graph, ops, None)
+        if isinstance(region, Refusal):
+            refusals.append(region)
+        elif region.bytes_fused < region.bytes_now:
+            candidates.append(Candidate(rule, region, {}, region.ops[-1]))
+    return candidates, refusals
+
+
+class _Grower:
+    def __init__(self, graph: Canonical, claimed: set[int]) -> None:
+        self.graph = graph
+        self.claimed = claimed
+        self.group_of: dict[int, _Group] = {}
+        self.refusals: list[Refusal] = []
+
+    def groups(self) -> list[_Group]:
+        return list({id(g): g for g in self.group_of.values()}.values())
+
+    def visit(self, node: Node) -> None:
+        if not node.ops or not self._eligible(node):
+            return
+        axis = _axis(node)
+        row = (_input_shape(node) or (1,))[-1] if axis == ROWS else 0
+        own = _Group([node], _space(node), axis, row, node.ops[0].index, node.index, {op.index for op in node.ops})
+        self.group_of[id(node)] = own
+        for operand in dict.fromkeys(node.operands()):
+            producer = operand.producer
+            if producer is None or not producer.ops:
+                continue
+            theirs = self.group_of.get(id(producer))
+            ours = self.group_of[id(node)]
+            if theirs is not None and theirs is not ours and self._joins(theirs, ours, producer, node, operand):
+                self._merge(theirs, ours)
+
+    def _eligible(self, node: Node) -> bool:
+        for op in node.ops:
+            if op.index in self.claimed or not op.kernels:
+                return False
+        if node.kind == "dropout":
+            return True
+        name = node.op.name
+        kind = kind_of(name)
+        if kind in ("pointwise", "reduction", "norm", "copy"):
+            return bool(node.outs)
+        return kind == "movement" and name in JOINING_MOVEMENT
+
+    def _joins(self, theirs: _Group, ours: _Group, producer: Node, node: Node, operand: CValue) -> bool:
+        a, b = producer.op, node.op
+        if a.phase != b.phase or a.thread != b.thread:
+            return False
+        if (a.kernels[0].stream, a.kernels[0].device) != (b.kernels[0].stream, b.kernels[0].device):
+            return False
+        if not _same_walk(theirs, ours, operand, node) or not _axes_agree(theirs, ours):
+            return False
+        first, last = min(theirs.first, ours.first), max(theirs.last, ours.last)
+        barriers = self.graph.barriers
+        i = bisect_right(barriers, first)
+        if i < len(barriers) and barriers[i] < last:
+            blocker = self.graph.graph.ops[barriers[i]]
+            self.refusals.append(Refusal(f"a host sync or collective lies between: {blocker.name}", a, blocker, (a, b)))
+            return False
+        return self._convex(theirs, ours, first)
+
+    def _convex(self, theirs: _Group, ours: _Group, first: int) -> bool:
+        """No op outside lies on a path from one member to another: walk up from what comes in."""
+        inside = theirs.members | ours.members
+        pending = [
+            made
+            for group in (ours, theirs)
+            for member in group.nodes
+            for value in member.operands()
+            if (made := owner_of(value.value).producer) is not None and made.index not in inside and made.index > first
+        ]
+        seen: set[int] = set()
+        while pending:
+            op = pending.pop()
+            if op.index in seen:
+                continue
+            seen.add(op.index)
+            for value in op.inputs():
+                made = owner_of(value).producer
+                if made is None or made.index < first:
+                    continue
+                if made.index in inside:
+                    self.refusals.append(Refusal(f"a path leaves and comes back through {op.name}", made, op, (made,)))
+                    return False
+                pending.append(made)
+        return True
+
+    def _merge(self, theirs: _Group, ours: _Group) -> None:
+        small, large = sorted((theirs, ours), key=lambda g: len(g.nodes))
+        for node in small.nodes:
+            self.group_of[id(node)] = large
+        large.nodes.extend(small.nodes)
+        large.members |= small.members
+        large.space = max(large.space, small.space)
+        large.axis, large.row = (large.axis or small.axis), (large.row or small.row)
+        large.first = min(large.first, small.first)
+        large.last = max(large.last, small.last)
+
+
+def _space(node: Node) -> int:
+    """Elements that the kernel walks: of its result, or of its input for a reduction."""
+    sizes = [v.value.numel for v in node.outs[:1]]
+    if kind_of(node.op.name) in ("reduction", "norm"):
+        sizes += [v.value.numel for v in node.operands()]
+    return max(sizes, default=0)
+
+
+def _axis(node: Node) -> str:
+    kind = kind_of(node.op.name)
+    if kind == "norm":
+        return ROWS if "batch_norm" not in node.op.name and "group_norm" not in node.op.name else COLUMNS
+    if kind != "reduction":
+        return ""
+    dims = node.args[1] if len(node.args) > 1 else None
+    if dims is None:
+        return ALL
+    if isinstance(dims, tuple):
+        return ROWS if dims and max(dims) == -1 else COLUMNS
+    return ROWS if dims in (-1, len(_input_shape(node)) - 1) else COLUMNS
+
+
+def _input_shape(node: Node) -> tuple[int, ...]:
+    operand = next(iter(node.operands()), None)
+    return operand.value.shape if operand is not None else ()
+
+
+def _same_walk(theirs: _Group, ours: _Group, operand: CValue, node: Node) -> bool:
+    size = operand.value.numel
+    if size == _space(node):
+        return True
+    if node.op.name in JOINING_MOVEMENT:
+        return True
+    # A row's result broadcast back over the rows that it was reduced from: a normalisation.
+    return theirs.axis == ROWS and theirs.space == ours.space and size < theirs.space
+
+
+def _axes_agree(theirs: _Group, ours: _Group) -> bool:
+    """One kernel walks one way: two row-wise steps share it when their rows are equally long.
+
+    What was reduced over columns, or to one number, is finished only when all blocks are: the kernel can
+    go on with the reduced values, not with the elements that they came from.
+    """
+    if theirs.axis and ours.axis:
+        return theirs.axis == ours.axis == ROWS and theirs.row == ours.row
+    return theirs.axis not in (COLUMNS, ALL) or ours.space < theirs.space

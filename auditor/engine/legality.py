@@ -1,0 +1,193 @@
+"""What may be fused. A proposal becomes a site, or a refusal with its reason and the op that forbids it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from auditor.engine.traffic import bytes_of, traffic_of
+from auditor.graph.canonical import Canonical, owner_of
+from auditor.graph.model import Op, Value
+from auditor.graph.ops import kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why ops that look fusible must stay apart. ``op`` forbids it; ``at`` is the first op of the place."""
+
+    reason: str
+    at: Op
+    op: Op
+    ops: tuple[Op, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """A legal set of ops, with what the one kernel in its place would read and write.
+
+    ``saved`` are the outputs that only the backward reads; they are written out and cost their bytes.
+    """
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    saved: tuple[Value, ...]
+    bytes_now: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    kernels: int = 0
+    device_us: float = 0.0
+    names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def bytes_fused(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+def check(
+    graph: Canonical,
+    ops: Iterable[Op],
+    allowed: set[int] | None,
+    *,
+    gemms: int = 1,
+    names: dict[int, str] | None = None,
+) -> Region | Refusal:
+    """Decide whether ``ops`` may become one kernel.
+
+    ``allowed`` holds the ids of values that may be read outside (``None``: any may, each is then an
+    output). ``gemms`` is how many GEMMs the kernel may hold. ``names`` gives values their pattern
+    names for messages.
+    """
+    members = tuple(sorted(set(ops), key=lambda op: op.index))
+    inside = {op.index for op in members}
+    first, last = members[0], members[-1]
+    refusal = (
+        _one_place(members)
+        or _gemms(members, gemms)
+        or _barrier(graph, members, first, last)
+        or _write_between(graph, members, inside, first, last)
+    )
+    if refusal:
+        return refusal
+    outputs, saved, escape = _outputs(graph, members, inside, allowed, names or {})
+    if escape:
+        return escape
+    bent = _not_convex(graph, members, inside, outputs, last)
+    if bent:
+        return bent
+    return _region(members, inside, outputs, saved)
+
+
+def _one_place(members: tuple[Op, ...]) -> Refusal | None:
+    first = members[0]
+    stream = _stream(first)
+    for op in members:
+        if op.phase != first.phase:
+            return Refusal(f"{op.name} runs in the {op.phase}, {first.name} in the {first.phase}", first, op, members)
+        if op.thread != first.thread:
+            return Refusal(f"{op.name} is launched by another thread", first, op, members)
+        if _stream(op) != stream:
+            return Refusal(f"{op.name} runs on another stream or device", first, op, members)
+    return None
+
+
+def _stream(op: Op) -> tuple[int, int] | None:
+    return (op.kernels[0].device, op.kernels[0].stream) if op.kernels else None
+
+
+def _gemms(members: tuple[Op, ...], limit: int) -> Refusal | None:
+    found = [op for op in members if kind_of(op.name) in ("gemm", "attention")]
+    if len(found) > limit:
+        return Refusal(f"it would join {len(found)} GEMMs", members[0], found[limit], members)
+    return None
+
+
+def _barrier(graph: Canonical, members: tuple[Op, ...], first: Op, last: Op) -> Refusal | None:
+    i = bisect_right(graph.barriers, first.index)
+    if i < len(graph.barriers) and graph.barriers[i] < last.index:
+        op = graph.graph.ops[graph.barriers[i]]
+        what = "a collective" if kind_of(op.name) == "collective" else "a host sync"
+        return Refusal(f"{what} lies between: {op.name}", first, op, members)
+    return None
+
+
+def _write_between(graph: Canonical, members: tuple[Op, ...], inside: set[int], first: Op, last: Op) -> Refusal | None:
+    writers = graph.writers
+    for op in members:
+        for value in op.inputs():
+            for writer in writers.get(value.storage, ()):
+                if first.index < writer.index < last.index and writer.index not in inside and writer.index > op.index:
+                    return Refusal(f"{writer.name} writes in place to an input in between", first, writer, members)
+    return None
+
+
+def _outputs(
+    graph: Canonical, members: tuple[Op, ...], inside: set[int], allowed: set[int] | None, names: dict[int, str]
+) -> tuple[list[Value], list[Value], Refusal | None]:
+    outputs: list[Value] = []
+    saved: list[Value] = []
+    last_outputs = members[-1].outputs
+    for op in members:
+        for value in op.outputs:
+            if value.base is not None:
+                continue
+            outside = [r for r in graph.readers.get(value.id, ()) if r.index not in inside]
+            foreign = [r for r in outside if op.phase != "forward" or r.phase == "forward"]
+            if foreign or value.id in graph.escaping:
+                if allowed is not None and value.id not in allowed:
+                    name = names.get(value.id) or f"the result of {op.name}"
+                    reader = foreign[0] if foreign else op
+                    where = f"to {reader.name}" if foreign else "as a result of the step"
+                    return [], [], Refusal(f"{name} escapes {where}", members[0], reader, members)
+                outputs.append(value)
+            elif outside:
+                saved.append(value)
+            elif value in last_outputs and value.output_index == 0 and not graph.readers.get(value.id):
+                outputs.append(value)
+    if not outputs and not saved:
+        outputs.extend(v for v in last_outputs[:1] if v.base is None)
+    return outputs, saved, None
+
+
+def _not_convex(
+    graph: Canonical, members: tuple[Op, ...], inside: set[int], outputs: list[Value], last: Op
+) -> Refusal | None:
+    """A path that leaves the region and comes back would have to run both before and after the kernel."""
+    pending = [
+        r for v in outputs for r in graph.readers.get(v.id, ()) if r.index not in inside and r.index < last.index
+    ]
+    seen: set[int] = set()
+    while pending:
+        op = pending.pop()
+        if op.index in seen:
+            continue
+        seen.add(op.index)
+        for value in op.outputs:
+            for reader in graph.readers.get(owner_of(value).id, ()):
+                if reader.index in inside:
+                    return Refusal(f"a path leaves and comes back through {op.name}", members[0], op, members)
+                if reader.index < last.index:
+                    pending.append(reader)
+    return None
+
+
+def _region(members: tuple[Op, ...], inside: set[int], outputs: list[Value], saved: list[Value]) -> Region:
+    inputs: dict[int, Value] = {}
+    for op in members:
+        pure_write = set(op.mutates) if kind_of(op.name) in ("random", "copy") else set()
+        for value in op.inputs():
+            producer = owner_of(value).producer
+            if value not in pure_write and (producer is None or producer.index not in inside):
+                inputs.setdefault(value.id, value)
+    return Region(
+        ops=members,
+        inputs=tuple(inputs.values()),
+        outputs=tuple(outputs),
+        saved=tuple(saved),
+        bytes_now=sum(traffic_of(op).total for op in members),
+        bytes_read=bytes_of(inputs.values()),
+        bytes_written=sum(v.nbytes for v in (*outputs, *saved)),
+        kernels=sum(len(op.kernels) for op in members),
+        device_us=sum(op.dur_us for op in members),
+    )

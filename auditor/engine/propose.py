@@ -1,0 +1,156 @@
+"""From a match to a proposal: the recorded ops that the fused kernel would replace.
+
+Casts and copies between matched nodes belong to it; a cast at the border belongs to it if nobody else
+reads what it made. Where the casts lie is the *casting mode*: it changes results, so it is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from auditor.engine.constraints import lookup_in, violated
+from auditor.engine.legality import Refusal, Region, check
+from auditor.engine.match import Match, find_matches
+from auditor.engine.rules import Rule
+from auditor.graph.canonical import Canonical, CValue, Node, owner_of
+from auditor.graph.model import Op
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """A legal site of one rule, not yet claimed."""
+
+    rule: Rule
+    region: Region
+    variant: dict[str, str] = field(default_factory=dict)
+    anchor: Op | None = None
+
+    @property
+    def bytes_saved(self) -> int:
+        return self.region.bytes_now - self.region.bytes_fused
+
+
+def propose(graph: Canonical, rule: Rule) -> tuple[list[Candidate], list[Refusal]]:
+    """Every legal site of a pattern rule, overlapping ones included, and the refused."""
+    candidates: list[Candidate] = []
+    refusals: dict[int, Refusal] = {}
+    anchored: set[int] = set()
+    seen: set[tuple[int, ...]] = set()
+    for pattern in rule.patterns:
+        for match in find_matches(graph, pattern):
+            sink = match.nodes[pattern.sink]
+            result = _evaluate(graph, rule, match, sink)
+            if isinstance(result, Refusal):
+                refusals.setdefault(sink.op.index, result)
+                continue
+            key = tuple(op.index for op in result.region.ops)
+            if key not in seen:
+                seen.add(key)
+                anchored.update(key)
+                candidates.append(result)
+    return candidates, [r for r in refusals.values() if not anchored.issuperset(op.index for op in r.ops)]
+
+
+def _evaluate(graph: Canonical, rule: Rule, match: Match, sink: Node) -> Candidate | Refusal:
+    ops = [op for node in match.nodes.values() for op in node.ops]
+    reason = violated(rule.where, lookup_in(match))
+    if reason:
+        ordered = tuple(sorted(ops, key=lambda op: op.index))
+        return Refusal(reason, ordered[0], ordered[0], ordered)
+    casts = _Casts(graph, match)
+    casts.collect()
+    allowed, names = _outside_names(match, casts)
+    region = check(graph, [*ops, *casts.ops], allowed, gemms=2 if rule.family == "algorithmic" else 1, names=names)
+    if isinstance(region, Refusal):
+        return region
+    if region.kernels < 2:
+        return Refusal("it is one kernel already", region.ops[0], region.ops[0], region.ops)
+    if region.bytes_fused > region.bytes_now:
+        return Refusal("the fused kernel would move more bytes", region.ops[0], region.ops[0], region.ops)
+    return Candidate(rule, region, casts.variant(), sink.op)
+
+
+def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str]]:
+    allowed: set[int] = set()
+    names: dict[int, str] = {}
+    for call, node in match.nodes.items():
+        for out in node.outs:
+            if out.index == 0:
+                names[out.value.id] = call.name
+        if call.name in match.pattern.outputs or call is match.pattern.sink:
+            allowed.update(v.id for v in node.op.outputs)
+    for made, source in casts.made.items():
+        if owner_of(source.value).id in allowed:
+            allowed.add(made)
+    if casts.trailing is not None:
+        allowed.add(casts.trailing)
+    return allowed, names
+
+
+class _Casts:
+    """The casts and copies that belong to a match."""
+
+    def __init__(self, graph: Canonical, match: Match) -> None:
+        self.graph = graph
+        self.match = match
+        self.ops: list[Op] = []
+        self.made: dict[int, CValue] = {}
+        self.trailing: int | None = None
+        self._names: list[str] = []
+        self._members = {n.index for n in match.nodes.values()}
+        self._inside = {op.index for n in match.nodes.values() for op in n.ops}
+        self._labels = {id(v): k for k, v in match.variables.items()}
+        self._labels |= {id(n.outs[0]): c.name for c, n in match.nodes.items() if n.outs}
+
+    def collect(self) -> None:
+        for node in self.match.nodes.values():
+            for operand in node.operands():
+                self._path(operand)
+        self._after(self.match.nodes[self.match.pattern.sink])
+
+    def variant(self) -> dict[str, str]:
+        return {"casts": ", ".join(dict.fromkeys(self._names))} if self._names else {}
+
+    def _path(self, operand: CValue) -> None:
+        """Identity nodes from an operand up to its root."""
+        root = operand.root
+        inner = root.producer is not None and root.producer.index in self._members and not _is_slice(root)
+        while operand is not root:
+            node = operand.producer
+            assert node is not None
+            if node.ops[0].index not in self._inside:
+                if not inner and not (node.kind == "cast" and self._read_here(operand)):
+                    return
+                self._take(node, root)
+            operand = node.args[0]
+
+    def _read_here(self, made: CValue) -> bool:
+        owner = owner_of(made.value)
+        if owner.id in self.graph.escaping:
+            return False
+        phase = owner.producer.phase if owner.producer else "forward"
+        return all(r.index in self._inside or r.phase != phase for r in self.graph.readers.get(owner.id, ()))
+
+    def _take(self, node: Node, root: CValue) -> None:
+        self._inside.update(op.index for op in node.ops)
+        self.ops.extend(node.ops)
+        out = node.outs[0] if node.outs else None
+        if out is not None:
+            self.made[out.value.id] = root
+        if node.kind == "cast":
+            label = self._labels.get(id(root), "?")
+            self._names.append(f"{label} to {node.op.outputs[0].dtype}")
+
+    def _after(self, sink: Node) -> None:
+        """A cast that alone reads the result belongs to the kernel: it writes the cast value instead."""
+        out = sink.outs[0] if sink.outs else None
+        if out is None or len(out.users) != 1 or out.users[0].kind != "cast":
+            return
+        node = out.users[0]
+        if node.ops and node.op.phase == sink.op.phase and self.graph.read_only_by(out, node.op):
+            self._take(node, out)
+            self.trailing = node.outs[0].value.id if node.outs else None
+
+
+def _is_slice(value: CValue) -> bool:
+    return value.producer is not None and value.producer.kind == "slice"

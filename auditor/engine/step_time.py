@@ -1,0 +1,104 @@
+"""From device time to step time: what a saving is worth where the device waits for the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from auditor.devices.describe import Device
+from auditor.graph.model import Kernel, OpGraph
+
+SMALLEST_REST = 0.01
+"""An Amdahl cap never claims that less than this part of a step remains."""
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """One recorded window. ``serial``: a CPU run, where device time is wall time and ops never wait for a device."""
+
+    step_us: float
+    busy_us: float
+    kernels: int
+    launch_us: float
+    serial: bool
+
+    @property
+    def device_share(self) -> float:
+        """Share of the step in which the device is the bottleneck."""
+        return min(1.0, self.busy_us / self.step_us) if self.step_us > 0 else 1.0
+
+
+def step_model(graph: OpGraph, device: Device) -> StepModel:
+    """How busy the device was, and what one launch costs there. The window is what the graph covers."""
+    spans = _spans(graph)
+    serial = graph.device_kind == "cpu"
+    busy = _union_us(spans)
+    window = max((s.start_us + s.dur_us for s in spans), default=0.0) - min((s.start_us for s in spans), default=0.0)
+    step = max(graph.step_us * max(1, graph.coverage.steps) if graph.step_us > 0 else window, busy)
+    launch = _host_gap_us(step, busy, len(spans)) if serial else _launch_us(spans, device)
+    return StepModel(step, busy, graph.kernels, launch, serial)
+
+
+def step_saving(likely_us: float, launches_removed: int, step: StepModel) -> float:
+    """Wall time of the step that a saving of device time is worth, at most the step itself.
+
+    On a CPU everything is in series: the device time and the host's own time for the ops that go. On a GPU the
+    device time counts for the share of the step in which the device is the bottleneck, removed launches for the rest
+    and never for more than the device's idle time.
+    """
+    if step.step_us <= 0:
+        return max(0.0, likely_us)
+    launches = max(0, launches_removed) * step.launch_us
+    idle = max(0.0, step.step_us - step.busy_us)
+    if step.serial:
+        return min(step.step_us, max(0.0, likely_us) + min(launches, idle))
+    device = max(0.0, likely_us) * step.device_share
+    return min(step.step_us, device + min(idle, launches * (1.0 - step.device_share)))
+
+
+def amdahl_cap(step_us: float, in_findings_us: float) -> float:
+    """Upper bound of the speed-up if the kernels in findings took no time at all: step / (step - time in them)."""
+    if step_us <= 0:
+        return 1.0
+    rest = max(step_us - max(0.0, in_findings_us), SMALLEST_REST * step_us)
+    return step_us / rest
+
+
+def _spans(graph: OpGraph) -> list[Kernel]:
+    every = [k for op in graph.ops for k in op.kernels] + graph.unlinked
+    return sorted((k for k in every if k.dur_us > 0), key=lambda k: (k.start_us, k.dur_us))
+
+
+def _union_us(spans: Iterable[Kernel]) -> float:
+    """Time in which at least one kernel ran on its device, summed over devices (streams overlap)."""
+    total, ends = 0.0, dict[int, float]()
+    for k in spans:
+        end = k.start_us + k.dur_us
+        free = max(k.start_us, ends.get(k.device, k.start_us))
+        total += max(0.0, end - free)
+        ends[k.device] = max(end, ends.get(k.device, end))
+    return total
+
+
+def _host_gap_us(step_us: float, busy_us: float, ops: int) -> float:
+    """Python and autograd time between two ops of a CPU run."""
+    return max(0.0, step_us - busy_us) / ops if ops else 0.0
+
+
+def _launch_us(spans: list[Kernel], device: Device) -> float:
+    """Median distance between the starts of kernels before which the device had to wait: the host's pace.
+
+    The description's figure where the device never waits.
+    """
+    by_device: dict[int, list[Kernel]] = {}
+    for k in spans:
+        by_device.setdefault(k.device, []).append(k)
+    waited = [
+        b.start_us - a.start_us
+        for kernels in by_device.values()
+        for a, b in pairwise(kernels)
+        if b.start_us > a.start_us + a.dur_us + (device.min_kernel_us or 1.0)
+    ]
+    return median(waited) if waited else device.launch_us or 0.0

@@ -1,0 +1,72 @@
+"""Bytes that a kernel moves through device memory, from the shapes of what it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from auditor.graph.canonical import owner_of
+from auditor.graph.model import Op, Value
+from auditor.graph.ops import base_name, kind_of
+
+Region = tuple[int, int, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes read from and written to memory, each once: caches are the savings model's concern."""
+
+    read: int
+    written: int
+
+    @property
+    def total(self) -> int:
+        return self.read + self.written
+
+
+def region_of(value: Value) -> Region:
+    """The part of its owner that a value shows: two reshapes of one content are one region."""
+    owner = owner_of(value)
+    if value.extent >= owner.extent:
+        return owner.id, 0, ()
+    dims = tuple(sorted((s, n) for s, n in zip(value.strides, value.shape, strict=True) if s != 0 and n != 1))
+    return owner.id, value.offset, dims
+
+
+def bytes_of(values: Iterable[Value]) -> int:
+    """Bytes of distinct regions: what is read twice, or broadcast, counts once."""
+    regions = {region_of(v): v.nbytes for v in values}
+    return sum(regions.values())
+
+
+def traffic_of(op: Op) -> Traffic:
+    """What one op reads and writes.
+
+    A gather reads the rows it takes, not the whole table; ``copy_``, ``fill_`` and other pure writes
+    don't read their target.
+    """
+    written = _written(op)
+    inputs = list(op.inputs())
+    kind = kind_of(op.name)
+    if kind == "gather" and inputs:
+        table, others = inputs[0], inputs[1:]
+        return Traffic(min(table.nbytes, max(written, 1)) + bytes_of(others), written)
+    if base_name(op.name) in _PURE_WRITES:
+        inputs = inputs[1:]
+    elif kind == "random":
+        inputs = [v for v in inputs if v not in op.mutates]
+    return Traffic(bytes_of(inputs), written)
+
+
+_PURE_WRITES = frozenset({"aten.copy", "aten.fill", "aten.zero"})
+
+
+def _written(op: Op) -> int:
+    """Results that own their content; an in-place op on a view writes that view, not the whole storage."""
+    if op.mutates:
+        direct = [
+            a for a in op.args if isinstance(a, Value) and any(a is m or owner_of(a) is owner_of(m) for m in op.mutates)
+        ]
+        if direct:
+            return bytes_of(direct)
+    return sum(v.nbytes for v in op.outputs if v.base is None)

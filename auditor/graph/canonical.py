@@ -1,0 +1,320 @@
+"""The canonical form of an op graph: what all rules match against.
+
+Real models write one function in many ways. Here views become transparent (only a *slice*, which
+changes what is read, stays as a node), casts and plain copies can be looked through, and what needs
+two ops becomes one node that covers both: ``x * sigmoid(x)`` is ``silu``, ``sum / n`` is ``mean``,
+``1 / sqrt`` is ``rsqrt``, noise · scale · mul is ``dropout``. Every node keeps its recorded ops.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from auditor.graph.layout import slice_of
+from auditor.graph.model import Op, OpGraph, Value
+from auditor.graph.normal import IDENTITY_KINDS, normalise_call
+from auditor.graph.ops import DATA_DEPENDENT, base_name, kind_of
+
+
+class CValue:
+    """One content: a value, all its reshapes and expansions. ``root`` is it before casts and copies."""
+
+    __slots__ = ("deep_users", "index", "producer", "root", "users", "value")
+
+    def __init__(self, value: Value, producer: Node | None, index: int = 0) -> None:
+        self.value = value
+        self.producer = producer
+        self.index = index
+        self.users: list[Node] = []
+        self.root: CValue = self
+        self.deep_users: list[Node] = []
+
+    def __repr__(self) -> str:
+        return f"<C {self.value!r}>"
+
+
+class Node:
+    """A canonical op over the recorded ``ops`` (in order; empty for a slice)."""
+
+    __slots__ = ("args", "dead", "index", "kind", "ops", "outs")
+
+    def __init__(self, kind: str, args: tuple[Any, ...], ops: tuple[Op, ...], index: int) -> None:
+        self.kind = kind
+        self.args = args
+        self.ops = ops
+        self.index = index
+        self.outs: list[CValue] = []
+        self.dead = False
+
+    @property
+    def op(self) -> Op:
+        """The last recorded op: the one that makes the node's first result."""
+        return self.ops[-1]
+
+    def operands(self) -> Iterator[CValue]:
+        """Every tensor operand, lists opened."""
+        yield from _operands(self.args)
+
+    def __repr__(self) -> str:
+        return f"<{self.index}: {self.kind}>"
+
+
+def _operands(args: tuple[Any, ...]) -> Iterator[CValue]:
+    for arg in args:
+        if type(arg) is CValue:
+            yield arg
+        elif type(arg) is tuple:
+            yield from _operands(arg)
+
+
+def owner_of(value: Value) -> Value:
+    """The value that owns the content that ``value`` is a view of."""
+    while value.base is not None:
+        value = value.base
+    return value
+
+
+def _rank_of(arg: Any) -> int | None:
+    return len(arg.value.shape) if type(arg) is CValue else None
+
+
+class Canonical:
+    """The canonical nodes of a graph in execution order, and who reads what.
+
+    ``readers`` maps the id of a value that owns its content to the kernel ops that read it, through
+    any view; ``escaping`` holds the ids of those that something outside the window reads;
+    ``barriers`` the op indices of host syncs, collectives and data-dependent shapes.
+    """
+
+    def __init__(self, graph: OpGraph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.by_kind: dict[str, list[Node]] = {}
+        self.node_of: dict[int, Node] = {}
+        self.readers: dict[int, list[Op]] = defaultdict(list)
+        self.writers: dict[int, list[Op]] = defaultdict(list)
+        self.escaping = {owner_of(v).id for v in graph.values if v.escapes}
+        self.barriers: list[int] = []
+        self._cvalues: dict[int, CValue] = {}
+        self._slices: dict[tuple[int, tuple[Any, ...]], CValue] = {}
+        self._read_edges()
+        self._build()
+
+    def _read_edges(self) -> None:
+        readers, writers = self.readers, self.writers
+        for op in self.graph.ops:
+            if is_view(op):
+                continue
+            seen: set[int] = set()
+            for value in op.inputs():
+                while value.base is not None:
+                    value = value.base
+                if value.id not in seen:
+                    seen.add(value.id)
+                    readers[value.id].append(op)
+            for value in op.mutates:
+                writers[value.storage].append(op)
+            if is_barrier(op):
+                self.barriers.append(op.index)
+
+    def _build(self) -> None:
+        for op in self.graph.ops:
+            if op.kernels and kind_of(op.name) not in ("allocation", "sync"):
+                self._add(op)
+        self.nodes = [n for n in self.nodes if not n.dead]
+        by_kind = self.by_kind
+        for node in self.nodes:
+            by_kind.setdefault(node.kind, []).append(node)
+            for op in node.ops:
+                self.node_of[op.index] = node
+
+    def cvalue(self, value: Value) -> CValue:
+        """The content that ``value`` shows; a slice node is made where it shows only a part."""
+        known = self._cvalues.get(value.id)
+        if known is not None:
+            return known
+        base = value.base
+        if base is None:
+            made = CValue(value, None)
+        else:
+            parent = self.cvalue(base)
+            made = parent if value.extent >= parent.value.extent else self._slice(parent, base, value)
+        self._cvalues[value.id] = made
+        return made
+
+    def _slice(self, parent: CValue, base: Value, view: Value) -> CValue:
+        region = (view.offset, *sorted(p for p in zip(view.strides, view.shape, strict=True) if p[1] != 1))
+        key = (id(parent), region)
+        known = self._slices.get(key)
+        if known is not None:
+            return known
+        cut = slice_of(base, view)
+        where: tuple[Any, ...] = (None, view.offset)
+        if cut:
+            where = (cut.dim, cut.start, cut.stop) if cut.step == 1 else (cut.dim, cut.start, cut.stop, cut.step)
+        index = parent.producer.index if parent.producer else -1
+        node = Node("slice", (parent, *where), (), index)
+        made = CValue(view, node)
+        node.outs.append(made)
+        self._link(node)
+        self._slices[key] = made
+        return made
+
+    def _canonical_args(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        cvalue = self.cvalue
+        return tuple(
+            cvalue(a) if type(a) is Value else self._canonical_args(a) if type(a) is tuple else a for a in args
+        )
+
+    def _add(self, op: Op) -> None:
+        kind, args = normalise_call(op.name, self._canonical_args(op.args), _rank_of)
+        node = Node(kind, args, (op,), op.index)
+        rewrite = _REWRITES.get(kind)
+        if rewrite is not None:
+            rewrite(self, node)
+        for i, value in enumerate(op.outputs):
+            if value.base is None:
+                out = CValue(value, node, i)
+                self._cvalues[value.id] = out
+                node.outs.append(out)
+        self._link(node)
+
+    def _link(self, node: Node) -> None:
+        self.nodes.append(node)
+        identity = node.kind in IDENTITY_KINDS
+        for operand in dict.fromkeys(node.operands()):
+            operand.users.append(node)
+            if not identity:
+                operand.root.deep_users.append(node)
+        if identity and node.outs and type(node.args[0]) is CValue:
+            node.outs[0].root = node.args[0].root
+
+    def absorb(self, node: Node, inner: Node) -> None:
+        """Make ``inner`` a part of ``node``: its results stay as inner values of the composite."""
+        inner.dead = True
+        node.ops = tuple(sorted({*inner.ops, *node.ops}, key=lambda op: op.index))
+        for operand in inner.operands():
+            if inner in operand.users:
+                operand.users.remove(inner)
+            if inner in operand.root.deep_users:
+                operand.root.deep_users.remove(inner)
+        for out in inner.outs:
+            out.producer, out.index = node, out.index + 1
+
+    def read_only_by(self, cvalue: CValue, op: Op) -> bool:
+        """No forward op but ``op`` reads it and it doesn't escape. A backward that saved it does not count."""
+        owner = owner_of(cvalue.value)
+        if owner.id in self.escaping:
+            return False
+        return all(r is op or (r.phase != op.phase and op.phase == "forward") for r in self.readers[owner.id])
+
+
+def is_view(op: Op) -> bool:
+    """Launches nothing and only shows an input in another shape."""
+    return not op.kernels and bool(op.outputs) and all(v.base is not None for v in op.outputs)
+
+
+def is_barrier(op: Op) -> bool:
+    """A host sync, a collective, a data-dependent shape or a device-to-host copy: nothing is fused across."""
+    kind = kind_of(op.name)
+    if kind in ("sync", "collective"):
+        return True
+    if base_name(op.name) in DATA_DEPENDENT:
+        return True
+    return any(k.name.startswith("Memcpy DtoH") for k in op.kernels)
+
+
+def _made_by(arg: Any, kind: str) -> Node | None:
+    if type(arg) is CValue and arg.producer is not None and arg.producer.kind == kind:
+        return arg.producer
+    return None
+
+
+def _rewrite_mul(graph: Canonical, node: Node) -> None:
+    a, b = node.args
+    if type(a) is CValue and type(b) is CValue:
+        if a is b or (a.root is b.root and a.value.dtype == b.value.dtype):
+            node.kind, node.args = "square", (a,)
+            return
+        for x, gate in ((a, b), (b, a)):
+            if _as_silu(graph, node, x, gate) or _as_dropout(graph, node, x, gate):
+                return
+    else:
+        _as_mean(graph, node)
+
+
+def _as_silu(graph: Canonical, node: Node, x: CValue, gate: CValue) -> bool:
+    sigmoid = _made_by(gate, "sigmoid")
+    if sigmoid is None or sigmoid.args[0].root is not x.root or not graph.read_only_by(gate, node.op):
+        return False
+    graph.absorb(node, sigmoid)
+    node.kind, node.args = "silu", (x,)
+    return True
+
+
+def _as_dropout(graph: Canonical, node: Node, x: CValue, noise: CValue) -> bool:
+    scale = _made_by(noise, "mul")
+    if scale is None or type(scale.args[1]) is CValue or not graph.read_only_by(noise, node.op):
+        return False
+    draw = _made_by(scale.args[0], "bernoulli")
+    if draw is None:
+        return False
+    graph.absorb(node, scale)
+    graph.absorb(node, draw)
+    node.kind, node.args = "dropout", (x,)
+    return True
+
+
+def _as_mean(graph: Canonical, node: Node) -> None:
+    total, factor = node.args
+    reduce = _made_by(total, "sum")
+    if reduce is None or not isinstance(factor, float) or not graph.read_only_by(total, node.op):
+        return
+    source = reduce.args[0].value
+    if total.value.numel and abs(factor * source.numel / total.value.numel - 1) < 1e-6:
+        graph.absorb(node, reduce)
+        node.kind, node.args = "mean", reduce.args
+
+
+def _rewrite_reciprocal(graph: Canonical, node: Node) -> None:
+    root = _made_by(node.args[0], "sqrt")
+    if root is not None and graph.read_only_by(node.args[0], node.op):
+        graph.absorb(node, root)
+        node.kind, node.args = "rsqrt", root.args
+
+
+def _rewrite_div(graph: Canonical, node: Node) -> None:
+    """``x / sqrt(v)`` is ``x * rsqrt(v)`` when nobody else reads the root."""
+    root = _made_by(node.args[1], "sqrt")
+    if root is not None and graph.read_only_by(node.args[1], node.op):
+        root.kind = "rsqrt"
+        node.kind = "mul"
+
+
+def _rewrite_cast(_: Canonical, node: Node) -> None:
+    op = node.op
+    if op.outputs and op.outputs[0].dtype == node.args[0].value.dtype:
+        node.kind = "copy"
+
+
+def _rewrite_copy_into(_: Canonical, node: Node) -> None:
+    """``copy_`` over all of a fresh buffer is a copy of its source; into a part or a live buffer it is a write."""
+    source, written = node.args[1], node.op.args[0]
+    if type(source) is not CValue or not isinstance(written, Value):
+        return
+    owner = owner_of(written)
+    fresh = owner.producer is not None and kind_of(owner.producer.name) == "allocation"
+    if fresh and written.extent == owner.extent and written.numel == source.value.numel:
+        node.kind = "cast" if written.dtype != source.value.dtype else "copy"
+        node.args = (source,)
+
+
+_REWRITES = {
+    "mul": _rewrite_mul,
+    "reciprocal": _rewrite_reciprocal,
+    "div": _rewrite_div,
+    "cast": _rewrite_cast,
+    "copy_into": _rewrite_copy_into,
+}
