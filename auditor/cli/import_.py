@@ -25,12 +25,13 @@ class ImportCommand(Command):
         options.add_audit(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        from auditor.api import audit_trace, rules_of, run_name
+
         check_output(args.output)
         config = options.settings(args)
-        rules = options.all_rules(config)
+        rules = rules_of(config)
         device = options.described_device(args)
 
-        from auditor.api import audit_trace, run_name
         from auditor.graph.tables import to_tables
         from auditor.store import Store
 

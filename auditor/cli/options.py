@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from auditor.config import Config
     from auditor.devices.describe import Device
-    from auditor.engine.rules import Rule
 
 
 def positive(text: str) -> int:
@@ -70,15 +69,6 @@ def settings(args: argparse.Namespace) -> Config:
         ignore=getattr(args, "ignore", ()),
         rules=getattr(args, "rules", ()),
     )
-
-
-def all_rules(config: Config) -> list[Rule]:
-    """Every rule that is there, selected or not. A selector that names none of them is an AuditError."""
-    from auditor.engine.rules import load_rules
-
-    rules = load_rules([Path(folder) for folder in config.rules])
-    config.check_selectors([(rule.id, rule.name) for rule in rules])
-    return rules
 
 
 def described_device(args: argparse.Namespace) -> Device | None:

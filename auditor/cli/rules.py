@@ -50,16 +50,15 @@ def _add_name(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    rules = options.all_rules(options.settings(args))
+    rules = _rules(args)
     width = max(len(rule.name) for rule in rules)
     for rule in rules:
-        summary = next(iter(rule.docs.values()), "").split("\n", 1)[0]
-        print(f"{rule.id}  {rule.name:<{width}}  {rule.family:<12}{rule.status:<9}{rule.severity:<9}{summary}".rstrip())
+        print(f"{rule.id}  {rule.name:<{width}}  {rule.family:<12}{rule.status:<9}{rule.severity}")
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
-    rule = find_rule(options.all_rules(options.settings(args)), args.rule)
+    rule = find_rule(_rules(args), args.rule)
     print(f"{rule.id} {rule.name}\n")
     print(f"family {rule.family} · {rule.status} · severity {rule.severity} · {len(rule.tests)} tests · {rule.path}")
     if rule.replacement:
@@ -72,7 +71,7 @@ def _show(args: argparse.Namespace) -> int:
 def _test(args: argparse.Namespace) -> int:
     from auditor.engine.rules import load_rule_files, run_rule_tests
 
-    rules = load_rule_files(args.paths) if args.paths else options.all_rules(options.settings(args))
+    rules = load_rule_files(args.paths) if args.paths else _rules(args)
     results = run_rule_tests(rules)
     failed = [result for result in results if not result.passed]
     for result in failed:
@@ -93,6 +92,12 @@ def _new(args: argparse.Namespace) -> int:
     if not folders:
         print(f'now add to pyproject.toml: [tool.fusion-audit] rules = ["{path.parent}"]', file=sys.stderr)
     return 0
+
+
+def _rules(args: argparse.Namespace) -> list[Rule]:
+    from auditor.api import rules_of
+
+    return rules_of(options.settings(args))
 
 
 def find_rule(rules: list[Rule], wanted: str) -> Rule:

@@ -37,12 +37,13 @@ class RunCommand(Command):
         return args
 
     def run(self, args: argparse.Namespace) -> int:
+        from auditor.api import audit_recording, rules_of, run_name
+
         check_output(args.output)
         config = options.settings(args)
-        rules = options.all_rules(config)  # a mistake in a rule is told before the script runs for an hour
+        rules = rules_of(config)  # a mistake in a rule is told before the script runs for an hour
         device = options.described_device(args)
 
-        from auditor.api import audit_recording, run_name
         from auditor.collect.launch import record_script
         from auditor.graph.tables import to_tables
         from auditor.store import Store
@@ -53,10 +54,11 @@ class RunCommand(Command):
                     args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=Path(folder),
                     stop=args.stop, on_progress=remark,
                 )  # fmt: skip
-            remark("matching rules")
+            remark("reading what was recorded")
             audit = audit_recording(
-                folder, recording, rules=rules, device=device, config=config, name=run_name(config, args.script)
-            )
+                folder, recording, rules=rules, device=device, config=config, name=run_name(config, args.script),
+                on_progress=remark,
+            )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
         emit(audit.document, audit.graph, args.format, args.output)
         remark(f"stored as {run_id}; more: fusion-audit show {run_id} --format html -o report.html")

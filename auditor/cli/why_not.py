@@ -22,7 +22,9 @@ class WhyNotCommand(Command):
         options.add_db(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        rules = options.all_rules(options.settings(args))
+        from auditor.api import rules_of
+
+        rules = rules_of(options.settings(args))
         rule = find_rule(rules, args.rule)
 
         from auditor.engine.whynot import explain

@@ -1,0 +1,168 @@
+"""The public functions: record in this process, load a trace, and what the command line does with both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from auditor.config import Config, load_config
+from auditor.document import DeviceInfo, Overhead, Run
+
+if TYPE_CHECKING:
+    from auditor.audit import Audit
+    from auditor.collect.mark import Marked
+    from auditor.collect.recording import Recording
+    from auditor.devices.describe import Device
+    from auditor.engine.rules import Rule
+    from auditor.graph.model import OpGraph
+    from auditor.session import Record
+
+
+def record(*, steps: int = 5, warmup: int = 1) -> Record:
+    """Record the models that run inside ``with auditor.record() as rec:``; then ``rec.audit()``.
+
+    Args:
+        steps: steps to time, each once with the plain profiler and once without any.
+        warmup: steps to let pass first.
+
+    Raises:
+        AuditError: a profiler or another recorder is active; on leaving, no model was called.
+    """
+    from auditor.session import Record
+
+    return Record(steps=steps, warmup=warmup)
+
+
+def step() -> Marked:
+    """A step of the audit begins here; ``with auditor.step(): …`` also says where it ends.
+
+    Does nothing while no recording is under way, so that it can stay in the script.
+    """
+    from auditor.collect.mark import step as mark
+
+    return mark()
+
+
+def load(
+    trace: str | Path,
+    execution_trace: str | Path | None = None,
+    *,
+    device: str | Path | None = None,
+    config: Config | None = None,
+) -> Audit:
+    """Audit a Kineto trace file.
+
+    Args:
+        trace: Chrome trace of ``torch.profiler``, ``.json`` or ``.json.gz``.
+        execution_trace: of the same run; without it edges are inferred from shapes and order.
+        device: YAML description of the device, when it isn't one that is known by the trace's name for it.
+        config: settings instead of those of the nearest ``pyproject.toml``.
+
+    Raises:
+        AuditError: a file can't be used, or the two are not of one run.
+    """
+    from auditor.devices.describe import load_device
+
+    return audit_trace(
+        trace, execution_trace, device=load_device(device) if device else None, config=config, name=Path(trace).name
+    )
+
+
+def audit_recording(
+    folder: str | Path,
+    recording: Recording,
+    *,
+    rules: Sequence[Rule] | None = None,
+    device: Device | None = None,
+    config: Config | None = None,
+    name: str = "",
+    on_progress: Callable[[str], None] | None = None,
+) -> Audit:
+    """Audit what :func:`auditor.collect.launch.record_script` or :func:`record` left in ``folder``."""
+    from auditor.collect.ingest import graph_from_recording
+
+    graph = graph_from_recording(Path(folder))
+    run = Run(
+        name=name, source="profile", script=recording.script, torch=recording.torch,
+        exit_code=recording.exit_code, notes=list(recording.notes),
+    )  # fmt: skip
+    overhead = Overhead(
+        bare_us=_median(recording.bare_us), timing_us=_median(recording.timing_us), graph_us=recording.graph_us
+    )
+    device = device or _recorded_on(graph, on_progress)
+    return _audit(graph, run, rules, device, config, overhead)
+
+
+def audit_trace(
+    trace: str | Path,
+    execution_trace: str | Path | None = None,
+    *,
+    rules: Sequence[Rule] | None = None,
+    device: Device | None = None,
+    config: Config | None = None,
+    name: str = "",
+) -> Audit:
+    """Audit a trace file; the device is looked up by the name that the trace has for it."""
+    from auditor.collect.ingest import graph_from_trace
+    from auditor.devices.describe import find_device
+
+    graph = graph_from_trace(Path(trace), Path(execution_trace) if execution_trace else None)
+    device = device or find_device(graph.device_name, graph.device_kind)
+    return _audit(graph, Run(name=name, source="trace"), rules, device, config, Overhead())
+
+
+def run_name(config: Config, path: str | Path) -> str:
+    """What a stored run is called: as the user said, else as its script or trace."""
+    return config.name or Path(path).name.split(".")[0]
+
+
+def _audit(
+    graph: OpGraph,
+    run: Run,
+    rules: Sequence[Rule] | None,
+    device: Device | None,
+    config: Config | None,
+    overhead: Overhead,
+) -> Audit:
+    from auditor.audit import audit_graph
+    from auditor.devices.describe import unknown_device_note
+
+    config = load_config() if config is None else config
+    if rules is None:
+        rules = rules_of(config)
+    if device is None:
+        run.notes.append(unknown_device_note(graph.device_name, graph.device_kind))
+    run.device = DeviceInfo(
+        name=graph.device_name or (device.name if device else ""), kind=graph.device_kind or "cpu",
+        peak_gbps=(device.peak_gbps or 0.0) if device else 0.0,
+    )  # fmt: skip
+    return audit_graph(graph, rules=rules, device=device, config=config, run=run, overhead=overhead)
+
+
+def rules_of(config: Config) -> list[Rule]:
+    """Every rule that is there for a project, selected or not.
+
+    Raises:
+        AuditError: a rule file is wrong, or a selector of ``config`` names no rule.
+    """
+    from auditor.engine.rules import load_rules
+
+    rules = load_rules([Path(folder) for folder in config.rules])
+    config.check_selectors([(rule.id, rule.name) for rule in rules])
+    return rules
+
+
+def _recorded_on(graph: OpGraph, on_progress: Callable[[str], None] | None) -> Device | None:
+    """The device of a run on this machine: a CPU is measured (once), an accelerator looked up."""
+    from auditor.devices.calibrate import this_machine
+    from auditor.devices.describe import find_device
+
+    if graph.device_kind in ("", "cpu"):
+        return this_machine(on_progress=on_progress)
+    return find_device(graph.device_name, graph.device_kind)
+
+
+def _median(times_us: list[float]) -> float:
+    return median(times_us) if times_us else 0.0
