@@ -6,26 +6,27 @@ from itertools import pairwise
 
 from auditor.report import svg
 from auditor.report.format import clip, plural
-from auditor.report.layers import Arrangement, Box, arrange
+from auditor.report.layers import Box, arrange
 from auditor.report.subgraph import Edge, Node, Picture
 
 _CHAR, _SMALL = 7.25, 6.05
 """Width of a monospaced character at 12 and at 10 px, a little more than the widest common font's."""
 _LINE, _PAD = 15.0, 9.0
+_STUB = 19.0
+"""How far a wire runs straight down: the label sits on it, and no wire bends through a label."""
 
 
 def draw(picture: Picture, ident: str, title: str) -> str:
     """``picture`` as an SVG element. ``ident`` must be unique in the page."""
     sizes = {key: _size(node) for key, node in picture.nodes.items()}
     labels = _labels(picture)
-    slots = {key: 2 * _SMALL * len(text) * 0.55 + _PAD for key, text in labels.items()}
+    slots = {key: _SMALL * len(text) + _PAD for key, text in labels.items()}
     placed = arrange(sizes, [(e.tail, e.head) for e in picture.edges], slots)
     lines = [_edge(edge, path) for edge, path in zip(picture.edges, placed.paths, strict=True)]
     boxes = [_node(node, placed.boxes[key]) for key, node in picture.nodes.items()]
     tags = [_tag(text, placed.boxes[key]) for key, text in labels.items()]
-    views = [_via(edge, path) for edge, path in zip(picture.edges, placed.paths, strict=True) if edge.via]
-    content = "".join([*lines, *boxes, *tags, *views])
-    return svg.drawing(ident, _width(placed, labels), placed.height, title, describe(picture), content, "graph")
+    content = "".join([*lines, *boxes, *tags])
+    return svg.drawing(ident, placed.width, placed.height, title, describe(picture), content, "graph")
 
 
 def describe(picture: Picture) -> str:
@@ -37,22 +38,25 @@ def describe(picture: Picture) -> str:
     return f"{plural(len(titles), 'kernel')} ({ends}): {shown}"
 
 
-def _width(placed: Arrangement, labels: dict[str, str]) -> float:
-    tags = (placed.boxes[k].center + 8 + _SMALL * len(text) for k, text in labels.items())
-    return max([placed.width, *tags])
-
-
 def _size(node: Node) -> tuple[float, float]:
     width = max(_CHAR * len(node.title), *(_SMALL * 1.1 * len(line) for line in node.lines), 64.0)
     return width + 2 * _PAD, _LINE * (1 + len(node.lines)) + 2 * _PAD - 4
 
 
 def _labels(picture: Picture) -> dict[str, str]:
-    """One label under each node that something is read from: all its edges carry the same value."""
+    """One label under each node that something is read from, with the views that its readers see it through."""
     labels: dict[str, str] = {}
+    views: dict[str, list[str]] = {}
     for edge in picture.edges:
-        labels.setdefault(edge.tail, edge.label)
-    return labels
+        if edge.label:
+            labels.setdefault(edge.tail, edge.label)
+        if edge.via and edge.via not in views.setdefault(edge.tail, []):
+            views[edge.tail].append(edge.via)
+    return {key: f"{label}{_seen_as(views.get(key, []))}" for key, label in labels.items()}
+
+
+def _seen_as(views: list[str]) -> str:
+    return f" via {clip(' or '.join(views), 24)}" if views else ""
 
 
 def _node(node: Node, box: Box) -> str:
@@ -77,21 +81,17 @@ def _edge(edge: Edge, path: list[tuple[float, float]]) -> str:
 
 
 def _curve(path: list[tuple[float, float]]) -> str:
-    """A path that leaves and enters every point vertically."""
-    d = [f"M{path[0][0]:.1f} {path[0][1]:.1f}"]
-    for (x0, y0), (x1, y1) in pairwise(path):
-        if abs(x0 - x1) < 0.5:
-            d.append(f"L{x1:.1f} {y1:.1f}")
-        else:
-            mid = (y0 + y1) / 2
-            d.append(f"C{x0:.1f} {mid:.1f} {x1:.1f} {mid:.1f} {x1:.1f} {y1:.1f}")
+    """A path that leaves its tail straight, past the label, and enters every further point vertically."""
+    (x, y), *rest = path
+    d, start = [f"M{x:.1f} {y:.1f}"], (x, y + _STUB)
+    for (x0, y0), (x1, y1) in pairwise([start, *rest]):
+        mid = (y0 + y1) / 2
+        bend = f"C{x0:.1f} {mid:.1f} {x1:.1f} {mid:.1f} {x1:.1f} {y1:.1f}"
+        d.append(f"L{x0:.1f} {y0:.1f}" + (f"L{x1:.1f} {y1:.1f}" if abs(x0 - x1) < 0.5 else bend))
     return "".join(d)
 
 
 def _tag(label: str, box: Box) -> str:
-    return svg.text(box.center + 8, box.y + box.height + 14, label, class_="tag")
-
-
-def _via(edge: Edge, path: list[tuple[float, float]]) -> str:
-    x, y = path[-1]
-    return svg.text(x + 8, y - 9, f"via {clip(edge.via, 30)}", class_="view")
+    width, y = _SMALL * len(label) + 4, box.y + box.height + 14
+    behind = svg.element("rect", x=box.center - width / 2, y=y - 9, width=width, height=12.0, class_="behind")
+    return behind + svg.text(box.center, y, label, class_="tag", text_anchor="middle")

@@ -18,7 +18,9 @@ _NUMBERS = {2, 3, 4, 5, 6}
 def findings_table(ranked: list[Finding]) -> str:
     """All findings, a row each, linked to their sections."""
     head = ["rule", "where", "sites", "kernels", "memory", "kernel time", "likely saved"]
-    return table("Findings, by likely saving", head, (_row(f, i) for i, f in enumerate(ranked, 1)), _NUMBERS)
+    return table(
+        "What each rule found, as it is → once fused", head, (_row(f, i) for i, f in enumerate(ranked, 1)), _NUMBERS
+    )
 
 
 def _row(finding: Finding, index: int) -> str:
@@ -79,11 +81,11 @@ def _drawings(finding: Finding, graph: OpGraph | None, index: int) -> str:
     if site is None or picture is None:
         return '<p class="dim">The ops of its sites are not at hand: nothing can be drawn.</p>'
     name = finding.replacement or finding.name
-    at = f" of {site.module}" if site.module else ""
+    at = f", {site.module}" if site.module else ""
     cut = f"; the first {MOST_OPS} ops are drawn, {count(picture.left_out)} more are not" if picture.left_out else ""
-    now = draw(picture, f"f{index}-before", f"{finding.name}{at}, as recorded")
-    then = draw(after(picture, site, name), f"f{index}-after", f"{finding.name}{at}, once fused")
-    figures = _figure("before", f"now{at}: {_cost(site.kernels, site.bytes_now)}{cut}", now)
+    now = draw(picture, f"f{index}-before", f"{finding.name} as recorded{at}")
+    then = draw(after(picture, site, name), f"f{index}-after", f"{finding.name} once fused{at}")
+    figures = _figure("before", f"as recorded{at}: {_cost(site.kernels, site.bytes_now)}{cut}", now)
     figures += _figure("after", f"once fused: {_cost(site.kernels_after, site.bytes_fused)}", then)
     return f'<h4>Before and after, first site</h4><div class="pair">{figures}</div>'
 

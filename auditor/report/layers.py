@@ -12,7 +12,7 @@ from itertools import pairwise
 Key = str | tuple[int, int]
 """A node's own key, or ``(edge, layer)`` of the point where a long edge crosses a layer."""
 
-GAP_X, GAP_Y, MARGIN = 22.0, 44.0, 12.0
+GAP_X, GAP_Y, MARGIN = 22.0, 50.0, 12.0
 _SWEEPS = 8
 _WAYPOINT = 10.0
 
@@ -124,21 +124,44 @@ def _centers(layers: _Layers, widths: dict[Key, float]) -> dict[Key, float]:
     for sweep in range(2 * _SWEEPS):
         neighbours = layers.up if sweep % 2 == 0 else layers.down
         for row in layers.rows if sweep % 2 == 0 else reversed(layers.rows):
-            wanted = [_mean([center[n] for n in neighbours.get(k, ())], center[k]) for k in row]
-            for key, x in zip(row, _spread(row, wanted, widths), strict=True):
+            wanted = [_mean([center[n] for n in _pulling(layers, neighbours, k)], center[k]) for k in row]
+            for key, x in zip(row, _spread(row, wanted, widths, _trunk(layers, row)), strict=True):
                 center[key] = x
     return center
 
 
-def _spread(row: list[Key], wanted: list[float], widths: dict[Key, float]) -> list[float]:
-    """The mean of pushing right and pushing left: both keep their distance, so their mean does."""
+def _pulling(layers: _Layers, neighbours: dict[Key, list[Key]], key: Key) -> list[Key]:
+    """The neighbours that ``key`` is drawn to: side inputs don't bend a chain, unless they are all there is."""
+    near = neighbours.get(key, [])
+    return [n for n in near if n in layers.up] or near
+
+
+def _trunk(layers: _Layers, row: list[Key]) -> int | None:
+    """The one node of ``row`` that something leads to, the trunk of a chain; ``None`` where there are several."""
+    entered = [i for i, key in enumerate(row) if isinstance(key, str) and key in layers.up]
+    return entered[0] if len(entered) == 1 else None
+
+
+def _spread(row: list[Key], wanted: list[float], widths: dict[Key, float], trunk: int | None) -> list[float]:
+    """Keep the nodes of a row apart: the trunk stays where it wants to be and the others make room.
+
+    Without a trunk it is the mean of pushing right and of pushing left: both keep their distance, so their mean does.
+    """
     half = [widths.get(k, _WAYPOINT) / 2 for k in row]
-    right, left = list(wanted), list(wanted)
-    for i in range(1, len(row)):
-        right[i] = max(right[i], right[i - 1] + half[i - 1] + half[i] + GAP_X)
-    for i in range(len(row) - 2, -1, -1):
-        left[i] = min(left[i], left[i + 1] - half[i + 1] - half[i] - GAP_X)
+    if trunk is not None:
+        return _around(trunk, wanted, half)
+    right, left = _around(0, wanted, half), _around(len(row) - 1, wanted, half)
     return [(r + x) / 2 for r, x in zip(right, left, strict=True)]
+
+
+def _around(fixed: int, wanted: list[float], half: list[float]) -> list[float]:
+    """Node ``fixed`` where it wants to be, the others no nearer than they may be."""
+    placed = list(wanted)
+    for i in range(fixed + 1, len(placed)):
+        placed[i] = max(placed[i], placed[i - 1] + half[i - 1] + half[i] + GAP_X)
+    for i in range(fixed - 1, -1, -1):
+        placed[i] = min(placed[i], placed[i + 1] - half[i + 1] - half[i] - GAP_X)
+    return placed
 
 
 def _place(layers: _Layers, sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, str]],

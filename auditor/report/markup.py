@@ -9,8 +9,8 @@ from auditor.report.svg import escape
 
 
 def code(text: str) -> str:
-    """Untrusted text as code, a dash where there is none."""
-    return f"<code>{escape(text)}</code>" if text else "–"
+    """Untrusted text as code that may break after a slash, a dash where there is none."""
+    return f"<code>{escape(text).replace('/', '/<wbr>')}</code>" if text else "–"
 
 
 def lines(text: str) -> str:

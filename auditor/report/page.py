@@ -29,6 +29,7 @@ p { margin: 6px 0; }
 a { color: var(--link); }
 code, pre, .mono { font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 code { overflow-wrap: anywhere; }
+td code { overflow-wrap: break-word; }
 pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: 10px 12px; overflow: auto;
   max-height: 420px; margin: 8px 0; }
 .dim { color: var(--dim); }
@@ -47,7 +48,8 @@ thead th { color: var(--dim); font-weight: 600; font-size: 13px; white-space: no
 tbody th { font-weight: 500; }
 .num { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 details.finding { border: 1px solid var(--line); border-radius: 8px; margin: 12px 0; background: var(--bg); }
-details.finding > summary { padding: 11px 14px; background: var(--soft); border-radius: 8px; cursor: pointer; }
+details.finding > summary { padding: 11px 14px; background: var(--soft); border-radius: 8px; cursor: pointer;
+  overflow: hidden; overflow-wrap: anywhere; }
 details.finding > div { padding: 6px 16px 16px; }
 details.fold { margin: 12px 0 0; }
 details.fold > summary { cursor: pointer; color: var(--link); }
@@ -61,7 +63,7 @@ dl.facts dt { color: var(--dim); }
 dl.facts dd { margin: 0; }
 .pair { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start; }
 figure { margin: 0; min-width: 0; flex: 1 1 300px; }
-figure.before { flex-grow: 3; }
+figure.before { flex-grow: 1.6; }
 figcaption { font-size: 13px; color: var(--dim); margin-bottom: 5px; }
 figure .scroll { max-height: 640px; background: var(--bg); }
 svg { display: block; }
@@ -80,8 +82,8 @@ svg.waterfall .value { font-variant-numeric: tabular-nums; }
 .node.output rect { fill: var(--out); stroke: var(--outline); stroke-width: 1.5; }
 .edge .wire { fill: none; stroke: var(--rest); stroke-width: 1.3; } .edge .head { fill: var(--rest); }
 .edge.outside .wire { stroke: var(--outline); stroke-width: 2; } .edge.outside .head { fill: var(--outline); }
-.tag, .view { font-size: 10px; fill: var(--dim); paint-order: stroke; stroke: var(--bg); stroke-width: 4px; }
-.view { font-style: italic; opacity: .75; }
+.tag { font-size: 10px; fill: var(--dim); }
+.behind { fill: var(--bg); }
 .meter { display: block; width: 110px; height: 6px; margin: 4px 0 0 auto; }
 .meter .all { fill: var(--line); } .meter .part { fill: var(--fusible); }
 ul.plain { padding-left: 20px; margin: 8px 0; }

@@ -13,6 +13,8 @@ from auditor.report.format import clip, duration, plural, safe, shape, size
 
 MOST_OPS = 150
 """Ops drawn of one site; longer chains are cut, and the caption says so."""
+MOST_ENDS = 4
+"""Inputs, and outputs, drawn one by one around a fused kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +73,33 @@ def after(picture: Picture, site: Site, title: str) -> Picture:
     """``picture`` with its ops replaced by the fused kernel: the same inputs, the same outputs."""
     traffic = f"{size(site.bytes_fused)} moved" if site.bytes_fused else ""
     lines = tuple(line for line in (plural(site.kernels_after, "kernel"), traffic) if line)
-    fused = Picture({k: n for k, n in picture.nodes.items() if n.kind == "input"})
-    fused.nodes["fused"] = Node("fused", "fused", safe(title), lines)
-    fused.nodes |= {k: n for k, n in picture.nodes.items() if n.kind == "output"}
-    for edge in picture.edges:
-        ends = [picture.nodes[end].kind for end in (edge.tail, edge.head)]
-        if ends[0] == "input":
-            fused.connect(Edge(edge.tail, "fused", edge.label, via=edge.via))
-        elif ends[1] == "output":
-            fused.connect(Edge("fused", edge.head, edge.label, outside=True))
+    reads, writes = _ends(picture, "input"), _ends(picture, "output")
+    fused = Picture({k: picture.nodes[k] for k in [*reads][:MOST_ENDS]} | _rest("input", len(reads)))
+    fused.nodes["fused"] = Node("fused", "fused", clip(safe(title), 40), lines)
+    fused.nodes |= {k: picture.nodes[k] for k in [*writes][:MOST_ENDS]} | _rest("output", len(writes))
+    for key, edge in [*reads.items()][:MOST_ENDS]:
+        fused.connect(Edge(key, "fused", edge.label, via=edge.via))
+    for key, edge in [*writes.items()][:MOST_ENDS]:
+        fused.connect(Edge("fused", key, edge.label, outside=True))
+    fused.edges += [Edge(k, "fused", "") for k in _rest("input", len(reads))]
+    fused.edges += [Edge("fused", k, "", outside=True) for k in _rest("output", len(writes))]
     return fused
+
+
+def _ends(picture: Picture, kind: Literal["input", "output"]) -> dict[str, Edge]:
+    """The inputs or outputs of a picture, each with an edge that it hangs on."""
+    found: dict[str, Edge] = {}
+    for edge in picture.edges:
+        key = edge.tail if kind == "input" else edge.head
+        if picture.nodes[key].kind == kind:
+            found.setdefault(key, edge)
+    return found
+
+
+def _rest(kind: Literal["input", "output"], number: int) -> dict[str, Node]:
+    """One node for all inputs or outputs that are too many to be drawn."""
+    left = number - MOST_ENDS
+    return {f"more-{kind}": Node(f"more-{kind}", kind, f"{left} more {kind}{'s' * (left > 1)}")} if left > 0 else {}
 
 
 def _key(op: Op) -> str:

@@ -10,7 +10,7 @@ from auditor.graph.ops import is_memory_bound
 from auditor.report import svg
 from auditor.report.format import duration, ratio, share
 
-_LABEL, _BAR, _VALUE, _ROW = 200.0, 430.0, 150.0, 34.0
+_LABEL, _BAR, _VALUE, _ROW = 215.0, 640.0, 170.0, 34.0
 
 
 @dataclass(frozen=True, slots=True)
