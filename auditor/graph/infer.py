@@ -17,6 +17,10 @@ from auditor.graph.promotion import broadcast, is_dense, is_floating, pointwise_
 from auditor.graph.signatures import DTYPE_CODES, signature
 
 
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
 class TensorType(NamedTuple):
     dtype: str
     layout: Layout
@@ -134,22 +138,19 @@ def _view(name: str, args: tuple[Arg, ...]) -> Results | None:
     raise ValueError(f"{x.dtype}{list(x.shape)} with strides {list(x.strides)} has no such view")
 
 
-_NOT_PLAIN = frozenset(
-    f"aten.{n}"
-    for n in """glu log_sigmoid_forward _weight_norm_interface _prelu_kernel_backward huber_loss smooth_l1_loss
-    polar angle real imag native_dropout_backward bernoulli_scale""".split()
+_NOT_PLAIN = _aten(
+    """glu log_sigmoid_forward _weight_norm_interface _prelu_kernel_backward huber_loss smooth_l1_loss
+    polar angle real imag native_dropout_backward bernoulli_scale"""
 )
-_BOOLEAN = frozenset(
-    f"aten.{n}"
-    for n in """eq ne lt le gt ge not_equal isfinite isinf isnan isneginf isposinf logical_and logical_not logical_or
-    logical_xor signbit""".split()
+_BOOLEAN = _aten(
+    """eq ne lt le gt ge not_equal isfinite isinf isnan isneginf isposinf logical_and logical_not logical_or
+    logical_xor signbit"""
 )
-_KEEPS_INTEGERS = frozenset(
-    f"aten.{n}"
-    for n in """abs add addcmul bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
+_KEEPS_INTEGERS = _aten(
+    """abs add addcmul bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
     ceil clamp clamp_max clamp_min clip floor floor_divide fmax fmin fmod frac heaviside hardtanh lerp masked_fill
     maximum minimum mul multiply nan_to_num ne neg negative pow relu relu6 remainder round rsub sgn sign square sub
-    subtract threshold trunc where conj_physical""".split()
+    subtract threshold trunc where conj_physical"""
 )
 
 
@@ -244,21 +245,25 @@ def _linear(args: Args) -> tuple[TensorType, ...]:
     return (_fresh(x.dtype, _product(x.shape, tuple(reversed(weight.shape)))),)
 
 
+def _along(value: Sequence[int], i: int) -> int:
+    """One number stands for all spatial dimensions."""
+    return value[i] if len(value) > 1 else value[0]
+
+
 def _convolution(args: Args) -> tuple[TensorType, ...]:
     x, weight = args.tensor(0), args.tensor(1)
     stride, padding, dilation = (args.get(n) for n in ("stride", "padding", "dilation"))
     spatial = range(len(x.shape) - 2)
-    pick = lambda value, i: value[i] if len(value) > 1 else value[0]  # noqa: E731
-    reach = [pick(dilation, i) * (weight.shape[i + 2] - 1) for i in spatial]
+    reach = [_along(dilation, i) * (weight.shape[i + 2] - 1) for i in spatial]
     if args.get("transposed"):
         extra, channels = args.get("output_padding"), weight.shape[1] * args.get("groups")
         sizes = [
-            (x.shape[i + 2] - 1) * pick(stride, i) - 2 * pick(padding, i) + reach[i] + pick(extra, i) + 1
+            (x.shape[i + 2] - 1) * _along(stride, i) - 2 * _along(padding, i) + reach[i] + _along(extra, i) + 1
             for i in spatial
         ]
     else:
         channels = weight.shape[0]
-        sizes = [(x.shape[i + 2] + 2 * pick(padding, i) - reach[i] - 1) // pick(stride, i) + 1 for i in spatial]
+        sizes = [(x.shape[i + 2] + 2 * _along(padding, i) - reach[i] - 1) // _along(stride, i) + 1 for i in spatial]
     return (_fresh(x.dtype, (x.shape[0], channels, *sizes)),)
 
 
@@ -417,7 +422,7 @@ def _repeat(args: Args) -> tuple[TensorType, ...]:
     if not isinstance(times, tuple) or len(times) < len(x.shape):
         raise ValueError("repeat takes one number for each dimension")
     shape = (*(1,) * (len(times) - len(x.shape)), *x.shape)
-    return (_fresh(x.dtype, [n * t for n, t in zip(shape, times, strict=True)]),)  # type: ignore[operator]
+    return (_fresh(x.dtype, [n * int(t) for n, t in zip(shape, times, strict=True)]),)  # type: ignore[arg-type]
 
 
 _FORMS: dict[str, Callable[[Args], tuple[TensorType, ...]]] = {

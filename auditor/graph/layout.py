@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from auditor.graph.model import contiguous_strides
 
@@ -22,6 +22,17 @@ class Layout(NamedTuple):
     shape: Shape
     strides: Shape
     offset: int = 0
+
+
+class HasLayout(Protocol):
+    """A :class:`Layout`, or a value of a graph."""
+
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def strides(self) -> Shape: ...
+    @property
+    def offset(self) -> int: ...
 
 
 class Slice(NamedTuple):
@@ -49,7 +60,7 @@ def views_of(op: str, base: Layout, args: Sequence[Any] = ()) -> tuple[Layout, .
     return (made,) if isinstance(made, Layout) else tuple(made)
 
 
-def slice_of(base: Layout, view: Layout) -> Slice | None:
+def slice_of(base: HasLayout, view: HasLayout) -> Slice | None:
     """How ``view`` selects along ONE dimension of ``base``, of the same storage and rank.
 
     Only strides and offsets decide, so ``slice``, ``narrow``, ``chunk``, ``split``, and ``unbind`` or ``select``
@@ -66,7 +77,7 @@ def slice_of(base: Layout, view: Layout) -> Slice | None:
     return _slice_along(base, view, changed[0])
 
 
-def _slice_along(base: Layout, view: Layout, d: int) -> Slice | None:
+def _slice_along(base: HasLayout, view: HasLayout, d: int) -> Slice | None:
     size, count, stride = base.shape[d], view.shape[d], base.strides[d]
     if stride <= 0:
         return None

@@ -76,10 +76,18 @@ _addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False)
 baddbmm(self, batch1, batch2, *, beta=1, alpha=1)
 addmv(self, mat, vec, *, beta=1, alpha=1)
 convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False)
-_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None)
-_scaled_dot_product_flash_attention(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None)
-_scaled_dot_product_efficient_attention(query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None)
+scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None, enable_gqa=False
+)
+_scaled_dot_product_flash_attention_for_cpu(
+    query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None
+)
+_scaled_dot_product_flash_attention(
+    query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
+)
+_scaled_dot_product_efficient_attention(
+    query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None
+)
 embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False)
 index_select(self, dim, index)
 gather(self, dim, index, *, sparse_grad=False)
@@ -146,11 +154,12 @@ class Parameter(NamedTuple):
 
 @cache
 def _table() -> dict[str, tuple[Parameter, ...]]:
-    return dict(map(_signature, _SIGNATURES.strip().splitlines()))
+    joined = _SIGNATURES.strip().replace("(\n", "(").replace("\n)", ")")
+    return dict(map(_signature, joined.splitlines()))
 
 
 def _signature(line: str) -> tuple[str, tuple[Parameter, ...]]:
-    args = ast.parse(f"def {line}: ...").body[0].args  # type: ignore[attr-defined]
+    args = ast.parse(f"def {line.replace('( ', '(')}: ...").body[0].args  # type: ignore[attr-defined]
     plain = [*[None] * (len(args.args) - len(args.defaults)), *args.defaults]
     rows = [(a, d, False) for a, d in zip(args.args, plain, strict=True)]
     rows += [(a, d, True) for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True)]

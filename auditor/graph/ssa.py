@@ -32,7 +32,19 @@ from auditor.graph.model import Arg, Kernel, Op, OpGraph, Phase, Source, Value, 
 from auditor.graph.signatures import Parameter, signature
 from auditor.graph.ssa_print import print_graph
 from auditor.graph.syntax import (
-    FRESH, Assign, Call, Declare, Directive, Expr, Item, Literal, Ref, Return, Sequence, Statement, TypeText,
+    FRESH,
+    Assign,
+    Call,
+    Declare,
+    Directive,
+    Expr,
+    Item,
+    Literal,
+    Ref,
+    Return,
+    Sequence,
+    Statement,
+    TypeText,
     statements,
 )  # fmt: skip
 
@@ -302,7 +314,7 @@ _FORMS_OF_DIRECTIVES = {
 }
 
 
-def _is_function(rest: list[object]) -> bool:
+def _is_function(rest: Seq[object]) -> bool:
     return not rest or (len(rest) == 1 and isinstance(rest[0], str))
 
 

@@ -61,7 +61,7 @@ class _Printer:
     def op(self, op: Op) -> Iterator[str]:
         yield from self.directives(op)
         expected = _expected(op)
-        call = self.call(op, expected)
+        call = self.call(op)
         notes = [self.annotation(v, r) for v, r in zip(op.outputs, _padded(expected, op), strict=True)]
         targets = [self.name(v) for v in op.outputs]
         if len(targets) == 1:
@@ -137,9 +137,9 @@ class _Printer:
             text += f" @ {value.offset}"
         return f"{text} in {self.names[owner.id]}" if owner is not None else text
 
-    def call(self, op: Op, expected: list[Result] | None) -> str:
+    def call(self, op: Op) -> str:
         overload = f".{op.overload}" if self.overloads and op.overload and op.overload != "default" else ""
-        args = [*self.arguments(op), *self.text_keywords(op, expected)]
+        args = [*self.arguments(op), *self.text_keywords(op)]
         return f"{op.name}{overload}({', '.join(args)})"
 
     def arguments(self, op: Op) -> Iterator[str]:
@@ -152,7 +152,7 @@ class _Printer:
             elif not is_default(arg, parameter):
                 yield f"{parameter.name}={text}"
 
-    def text_keywords(self, op: Op, expected: list[Result] | None) -> Iterator[str]:
+    def text_keywords(self, op: Op) -> Iterator[str]:
         aliases = bool(op.outputs) and all(v.base is not None for v in op.outputs)
         if len(op.kernels) != default_kernels(op.name, aliases):
             yield f"kernels={len(op.kernels)}"

@@ -176,8 +176,7 @@ class _Reader:
                 return Assign((), False, None, self.expr(call), self.at(node))
             case ast.Return(value=value):
                 return Return(self.returned(value), self.at(node))
-        self.fail(
-            node,
+        raise self.at(node).error(
             "expected `name: f32[2, 64]`, `name = aten.op(…)`, `aten.op(…)`, `return name` "
             "or one of phase(…), module(…), source(…), device(…)",
         )
@@ -240,7 +239,7 @@ class _Reader:
                 real = self.number(left)
                 if isinstance(real, (int, float)):
                     return complex(real, im.imag if isinstance(op, ast.Add) else -im.imag)
-        self.fail(node, "expected a value, a constant, a list or a call of an op")
+        raise self.at(node).error("expected a value, a constant, a list or a call of an op")
 
     def call(self, node: ast.Call) -> Expr:
         if isinstance(node.func, ast.Name) and node.func.id == "complex":
@@ -286,7 +285,8 @@ class _Reader:
         if not (isinstance(inner, ast.Subscript) and isinstance(inner.value, ast.Name) and inner.value.id in DTYPES):
             self.fail(
                 node,
-                f"expected a type like `f32[2, 64]`, `f32[64, 2](1, 64)`, `f32[8] @ 32` or `f32` for a scalar; {_DTYPE_HINT}",
+                "expected a type like `f32[2, 64]`, `f32[64, 2](1, 64)`, `f32[8] @ 32` or `f32` for a scalar; "
+                f"{_DTYPE_HINT}",
             )
         dims = inner.slice.elts if isinstance(inner.slice, (ast.Tuple, ast.List)) else [inner.slice]
         shape = tuple(map(self.integer, dims))
@@ -295,9 +295,9 @@ class _Reader:
         return TypeText(inner.value.id, shape, strides, offset, within, self.at(node))
 
     def integer(self, node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        self.fail(node, "expected an integer that is not negative")
+        if not (isinstance(node, ast.Constant) and type(node.value) is int):
+            self.fail(node, "expected an integer that is not negative")
+        return node.value
 
 
 _TORCH_DTYPES = {

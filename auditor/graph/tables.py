@@ -1,0 +1,269 @@
+"""Op graphs as columns, without loss: what the store keeps as Parquet, and what pandas or SQL can read.
+
+=========== ==================================================================================================
+ops         one row per op, in order: name, overload, args (JSON), outputs and mutates (value ids), module,
+            module_class, source_file, source_line, source_function, phase, thread, sequence, inferred
+values      one row per value: id, dtype, shape, strides, offset (elements), storage, device, name, base (a
+            value id or null), escapes
+kernels     one row per kernel: op (its row, null where no op claims it), name, start_us, dur_us, stream, device
+=========== ==================================================================================================
+
+In ``args`` a value is ``{"v": id}``, a complex number ``{"c": [re, im]}``, and a float that JSON has no word for
+``{"f": "nan"}``. Producers and consumers follow from ``outputs`` and ``args``. What belongs to the whole graph is
+in the schema metadata of each table, as JSON under ``fusion-audit``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from auditor.errors import AuditError
+from auditor.graph.model import Arg, Coverage, Kernel, Op, OpGraph, Source, Value
+
+VERSION = 1
+_KEY = b"fusion-audit"
+
+_INTS = pa.list_(pa.int64())
+OPS = pa.schema(
+    [
+        ("name", pa.string()), ("overload", pa.string()), ("args", pa.string()), ("outputs", _INTS),
+        ("mutates", _INTS), ("module", pa.string()), ("module_class", pa.string()), ("source_file", pa.string()),
+        ("source_line", pa.int64()), ("source_function", pa.string()), ("phase", pa.string()),
+        ("thread", pa.int64()), ("sequence", pa.int64()), ("inferred", pa.bool_()),
+    ]
+)  # fmt: skip
+VALUES = pa.schema(
+    [
+        ("id", pa.int64()), ("dtype", pa.string()), ("shape", _INTS), ("strides", _INTS), ("offset", pa.int64()),
+        ("storage", pa.int64()), ("device", pa.string()), ("name", pa.string()), ("base", pa.int64()),
+        ("escapes", pa.bool_()),
+    ]
+)  # fmt: skip
+KERNELS = pa.schema(
+    [
+        ("op", pa.int64()), ("name", pa.string()), ("start_us", pa.float64()), ("dur_us", pa.float64()),
+        ("stream", pa.int64()), ("device", pa.int64()),
+    ]
+)  # fmt: skip
+SCHEMAS = {"ops": OPS, "values": VALUES, "kernels": KERNELS}
+
+
+def to_tables(graph: OpGraph) -> dict[str, pa.Table]:
+    """The graph as the tables ``ops``, ``values`` and ``kernels``.
+
+    :raises AuditError: where an op's argument is nothing that a graph can hold, or a number exceeds 64 bits.
+    """
+    rows = {"ops": map(_op_row, graph.ops), "values": map(_value_row, graph.values), "kernels": _kernel_rows(graph)}
+    metadata = {_KEY: json.dumps(_facts(graph))}
+    with _collector_paused():
+        return {name: _table(name, rows[name], metadata) for name in SCHEMAS}
+
+
+def from_tables(tables: Mapping[str, pa.Table]) -> OpGraph:
+    """The graph that :func:`to_tables` wrote.
+
+    :raises AuditError: where a table or a column is missing, or the tables are of a later version.
+    """
+    with _collector_paused():
+        columns = {name: _columns(name, tables) for name in SCHEMAS}
+        graph = _graph(tables["ops"])
+        try:
+            _fill(graph, columns)
+        except (KeyError, IndexError) as e:
+            raise AuditError(f"the graph tables do not fit together (no row {e}); record the run again") from None
+        return graph
+
+
+def _fill(graph: OpGraph, columns: dict[str, list[list[Any]]]) -> None:
+    graph.values = list(map(_value, *columns["values"]))
+    by_id = {value.id: value for value in graph.values}
+    for value, base in zip(graph.values, columns["values"][VALUES.get_field_index("base")], strict=True):
+        value.base = None if base is None else by_id[base]
+    decode = _Decoder(by_id)
+    for row in zip(*columns["ops"], strict=True):
+        graph.add(_op(row, by_id, decode))
+    _attach(graph, columns["kernels"])
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Hundreds of thousands of objects that all stay alive: walking them again and again doubles the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _facts(graph: OpGraph) -> dict[str, Any]:
+    return {
+        "version": VERSION, "provenance": graph.provenance, "coverage": asdict(graph.coverage),
+        "step_us": graph.step_us, "device_kind": graph.device_kind, "device_name": graph.device_name,
+    }  # fmt: skip
+
+
+def _graph(ops: pa.Table) -> OpGraph:
+    try:
+        facts = json.loads((ops.schema.metadata or {})[_KEY])
+    except (KeyError, ValueError):
+        raise AuditError(
+            "the table of ops lacks its fusion-audit metadata; it was not written by fusion-audit"
+        ) from None
+    if facts.pop("version") != VERSION:
+        raise AuditError("the graph tables were written by another version of fusion-audit; record the run again")
+    return OpGraph(coverage=Coverage(**facts.pop("coverage")), **facts)
+
+
+def _op_row(op: Op) -> tuple[Any, ...]:
+    source = op.source
+    return (
+        op.name, op.overload, _encoded(op), [v.id for v in op.outputs], [v.id for v in op.mutates], op.module,
+        op.module_class, source and source.file, source and source.line, source and source.function, op.phase,
+        op.thread, op.sequence, op.inferred,
+    )  # fmt: skip
+
+
+def _value_row(v: Value) -> tuple[Any, ...]:
+    base = None if v.base is None else v.base.id
+    return (v.id, v.dtype, v.shape, v.strides, v.offset, v.storage, v.device, v.name, base, v.escapes)
+
+
+def _kernel_rows(graph: OpGraph) -> Iterable[tuple[Any, ...]]:
+    for index, op in enumerate(graph.ops):
+        for k in op.kernels:
+            yield (index, k.name, k.start_us, k.dur_us, k.stream, k.device)
+    for k in graph.unlinked:
+        yield (None, k.name, k.start_us, k.dur_us, k.stream, k.device)
+
+
+def _table(name: str, rows: Iterable[tuple[Any, ...]], metadata: dict[bytes, str]) -> pa.Table:
+    schema = SCHEMAS[name].with_metadata(metadata)
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.Table.from_arrays([_array(c, f) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _array(column: tuple[Any, ...], field: pa.Field) -> pa.Array:
+    try:
+        if field.type == _INTS:
+            return _list_array(column)
+        return pa.array(column, field.type)
+    except UnicodeEncodeError:  # half of a surrogate pair, from a trace that is not quite text
+        return pa.array([c and c.encode("utf-8", "backslashreplace").decode() for c in column], field.type)
+    except (OverflowError, pa.ArrowException) as e:
+        raise AuditError(f"column {field.name} of the graph cannot be stored: {e}") from None
+
+
+def _list_array(column: tuple[Any, ...]) -> pa.Array:
+    """From flat numbers and where each row starts: several times faster than from nested sequences."""
+    starts, flat = [0], []
+    for row in column:
+        flat.extend(row)
+        starts.append(len(flat))
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pa.array(flat, pa.int64()))
+
+
+def _columns(name: str, tables: Mapping[str, pa.Table]) -> list[list[Any]]:
+    if name not in tables:
+        raise AuditError(f"the graph's table of {name} is missing; record the run again")
+    table = tables[name]
+    missing = [n for n in SCHEMAS[name].names if n not in table.column_names]
+    if missing:
+        raise AuditError(f"the graph's table of {name} lacks {', '.join(missing)}; record the run again")
+    return [_unpacked(table.column(f.name), f) for f in SCHEMAS[name]]
+
+
+def _unpacked(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
+    if field.type != _INTS:
+        return list(column.to_pylist())
+    rows: list[Any] = []
+    for chunk in column.chunks:
+        starts, flat = chunk.offsets.to_pylist(), chunk.values.to_pylist()
+        rows.extend(tuple(flat[a:b]) for a, b in pairwise(starts))
+    return rows
+
+
+def _value(
+    id_: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, storage: int, device: str,
+    name: str, _base: int | None, escapes: bool,
+) -> Value:  # fmt: skip
+    return Value(id_, dtype, shape, strides, offset, storage, device, name, escapes=escapes)
+
+
+def _op(row: tuple[Any, ...], values: dict[int, Value], decode: _Decoder) -> Op:
+    (name, overload, args, outputs, mutates, module, module_class, file, line, function, phase, thread, sequence,
+     inferred) = row  # fmt: skip
+    source = None if file is None else Source(file, line, function)
+    return Op(
+        0, name, decode(args), tuple([values[i] for i in outputs]), overload, (), tuple([values[i] for i in mutates]),
+        module, module_class, source, phase, thread, sequence, inferred,
+    )  # fmt: skip
+
+
+def _attach(graph: OpGraph, columns: list[list[Any]]) -> None:
+    """Give kernels back to their ops. Rows of one op are neighbours, in order."""
+    owned: dict[int, list[Kernel]] = {}
+    for op, *facts in zip(*columns, strict=True):
+        kernel = Kernel(*facts)
+        (graph.unlinked if op is None else owned.setdefault(op, [])).append(kernel)
+    for index, kernels in owned.items():
+        graph.ops[index].kernels = tuple(kernels)
+
+
+def _tagged(arg: Any) -> Any:
+    """What JSON has no word for. :raises TypeError: for anything that is no argument of a graph."""
+    if isinstance(arg, Value):
+        return {"v": arg.id}
+    if isinstance(arg, complex):
+        return {"c": [repr(arg.real), repr(arg.imag)]}
+    raise TypeError(type(arg).__name__)
+
+
+_ENCODER = json.JSONEncoder(default=_tagged, allow_nan=False, separators=(",", ":"))
+
+
+def _encoded(op: Op) -> str:
+    try:
+        return _ENCODER.encode(op.args)
+    except TypeError as e:
+        raise AuditError(f"op {op.index} ({op.name}) has an argument that cannot be stored: {e}") from None
+    except ValueError:  # inf or nan somewhere inside
+        return _ENCODER.encode(_finite(op.args))
+
+
+def _finite(arg: Any) -> Any:
+    if isinstance(arg, tuple):
+        return [_finite(a) for a in arg]
+    return {"f": repr(arg)} if isinstance(arg, float) and not math.isfinite(arg) else arg
+
+
+class _Decoder:
+    """JSON text to arguments, with the values that it names."""
+
+    def __init__(self, values: dict[int, Value]) -> None:
+        self.values = values
+        self.loads = json.JSONDecoder(object_hook=self.untagged).decode
+
+    def __call__(self, text: str) -> tuple[Arg, ...]:
+        return tuple([_tupled(a) if type(a) is list else a for a in self.loads(text)])
+
+    def untagged(self, tag: dict[str, Any]) -> Value | complex | float:
+        if "v" in tag:
+            return self.values[tag["v"]]
+        if "c" in tag:
+            return complex(float(tag["c"][0]), float(tag["c"][1]))
+        return float(tag["f"])
+
+
+def _tupled(items: list[Any]) -> Arg:
+    return tuple([_tupled(i) if type(i) is list else i for i in items])
