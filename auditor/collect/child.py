@@ -1,0 +1,188 @@
+"""The process that runs the user's script and records it: ``python child.py CONFIG.json``.
+
+The script gets what ``python script.py args…`` would give it: its own ``__main__``, ``sys.argv``,
+``sys.path[0]``, the working directory, and its exit code. torch is not imported before the script does it:
+a script may set environment variables first.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":  # run by path: this folder must not shadow the script's modules
+    sys.path.pop(0)
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+import builtins
+import importlib.util
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from auditor.collect.recording import OwnProfiler, Recording
+
+if TYPE_CHECKING:
+    from auditor.collect.recorder import Recorder
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Config(msgspec.Struct, kw_only=True):
+    """What the parent process asks for."""
+
+    script: str
+    args: list[str]
+    folder: str
+    steps: int
+    warmup: int
+    stop: bool
+
+
+class Session:
+    """One script and its recorder, which exists from the moment the script imports torch."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.recorder: Recorder | None = None
+        self.pid = os.getpid()
+
+    def attach(self) -> None:
+        """Begin to watch: torch is there."""
+        from auditor.collect.recorder import Recorder
+
+        config = self.config
+        self.recorder = Recorder(
+            Path(config.folder), steps=config.steps, warmup=config.warmup, stop=config.stop, on_own_profiler=_refuse
+        )
+        self.recorder.recording.script = [config.script, *config.args]
+        self.recorder.start()
+
+    def finish(self, exit_code: int, error: BaseException | None) -> None:
+        """Write what the run was; a forked child writes nothing."""
+        if os.getpid() != self.pid:
+            return
+        recording = self.recorder.finish() if self.recorder else Recording()
+        recording.script = [self.config.script, *self.config.args]
+        recording.exit_code = exit_code
+        if error is not None:
+            recording.error = traceback.format_exception_only(error)[-1].strip()
+            recording.out_of_memory = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
+        recording.save(Path(self.config.folder))
+
+
+class AfterImport(MetaPathFinder):
+    """Calls back once, right after the module ``name`` was imported."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
+    ) -> ModuleSpec | None:  # fmt: skip
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                self._then()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _refuse(place: OwnProfiler) -> BaseException:
+    from auditor.collect.recorder import ScriptProfiles
+
+    return ScriptProfiles(f"{place.file}:{place.line}")
+
+
+def run(config: Config) -> int:
+    """Run the script; its exit code."""
+    session = Session(config)
+    sys.meta_path.insert(0, AfterImport("torch", session.attach))
+    error: BaseException | None = None
+    try:
+        main, code = _load(config.script)
+        _take_place(config, main)
+        exec(code, main.__dict__)
+        exit_code = 0
+    except SystemExit as stop:
+        exit_code = _exit_code(stop)
+    except BaseException as raised:
+        error, exit_code = raised, 130 if isinstance(raised, KeyboardInterrupt) else 1
+        if type(raised).__name__ != "ScriptProfiles":
+            _show(raised)
+    _join_threads()
+    session.finish(exit_code, error)
+    return exit_code
+
+
+def _load(script: str) -> tuple[ModuleType, CodeType]:
+    path = os.path.abspath(script)
+    main = ModuleType("__main__")
+    main.__file__ = path
+    main.__loader__ = SourceFileLoader("__main__", path)
+    main.__spec__ = None
+    main.__dict__["__builtins__"] = builtins
+    main.__dict__["__cached__"] = None
+    return main, compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+
+
+def _take_place(config: Config, main: ModuleType) -> None:
+    sys.argv = [config.script, *config.args]
+    sys.path.insert(0, os.path.dirname(os.path.realpath(config.script)))
+    sys.modules["__main__"] = main
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _join_threads() -> None:
+    """Threads that the script left running may still call its model; the interpreter would wait for them too."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+
+
+def _show(error: BaseException) -> None:
+    """Print the script's traceback, through its own hook if it set one, without this package's frames."""
+    sys.excepthook(type(error), error, _without_ours(error.__traceback__))
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    frames: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.append(trace)
+        trace = trace.tb_next
+    kept: TracebackType | None = None
+    for frame in reversed(frames):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept
+
+
+def main(argv: list[str]) -> int:
+    config: Any = msgspec.json.decode(Path(argv[1]).read_bytes(), type=Config)
+    return run(config)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,167 @@
+"""The three ways to record one step: bare (a clock), timing (plain profiler), graph (everything)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ExecutionTraceObserver, profile
+
+from auditor.collect import device, tidy
+from auditor.collect.annotate import ModuleAnnotations, SourceLines, annotation, mark_end
+from auditor.collect.stderr import quiet
+
+
+class ProfilerOwner:
+    """Tells our use of the profiler from the script's (one process has one profiler)."""
+
+    ours = False
+
+
+class BarePass:
+    """Wall time of a step with nothing attached."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+
+    def start(self) -> None:
+        device.synchronize()
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        """End the step; its wall time in microseconds."""
+        device.synchronize()
+        return (time.perf_counter() - self._began) * 1e6
+
+    def save(self, cut: int | None) -> None:
+        """Keep what was recorded."""
+
+    def drop(self) -> None:
+        """Throw away what was recorded, whether or not the step ended."""
+
+
+class TimingPass(BarePass):
+    """One step under the plain profiler, into ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._profile = self._make()
+        self._running = False
+
+    def _make(self) -> Any:
+        return profile(activities=device.activities())
+
+    def start(self) -> None:
+        device.synchronize()
+        self._switch(True)
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        us = super().stop()
+        self._switch(False)
+        return us
+
+    def save(self, cut: int | None) -> None:  # noqa: ARG002 (only the first step is cut)
+        scratch = self._path.with_suffix(".part")
+        self._profile.export_chrome_trace(str(scratch))
+        scratch.replace(self._path)
+
+    def drop(self) -> None:
+        if self._running:
+            with suppress(Exception):  # another thread's profiler cannot be stopped from here
+                self._switch(False)
+
+    def _switch(self, on: bool) -> None:
+        ProfilerOwner.ours = True
+        try:
+            with quiet():
+                if on:
+                    self._profile.start()
+                else:
+                    self._profile.stop()
+        finally:
+            ProfilerOwner.ours = False
+            self._running = on
+
+
+class GraphPass(TimingPass):
+    """One step with shapes, execution trace and annotations, into ``path`` and ``et_path``."""
+
+    def __init__(self, path: Path, et_path: Path) -> None:
+        self._et_path = et_path
+        self._et_part = et_path.with_suffix(".part.json")  # the observer insists on ".json"
+        self._observer = ExecutionTraceObserver()
+        super().__init__(path)
+        self.modules = ModuleAnnotations()
+        self.source = SourceLines()
+        self._step = annotation("fa.step")
+        self._annotating = False
+
+    def _make(self) -> Any:
+        self._observer.register_callback(str(self._et_part))
+        return profile(
+            activities=device.activities(), record_shapes=True, execution_trace_observer=self._observer
+        )  # fmt: skip
+
+    def start(self) -> None:
+        device.synchronize()
+        self._switch(True)
+        self._step.__enter__()
+        self._annotating = True
+        self.source.install()
+        self._began = time.perf_counter()
+
+    def stop(self) -> float:
+        self._close()
+        us = BarePass.stop(self)
+        self._switch(False)
+        self._observer.unregister_callback()
+        return us
+
+    def save(self, cut: int | None) -> None:
+        scratch = self._path.with_suffix(".part")
+        self._profile.export_chrome_trace(str(scratch))
+        tidy.execution_trace(self._et_part, cut)
+        if cut is not None:
+            tidy.kineto(scratch, cut)
+        scratch.replace(self._path)
+        self._et_part.replace(self._et_path)
+
+    def drop(self) -> None:
+        self._close()
+        super().drop()
+        with suppress(Exception):
+            self._observer.unregister_callback()
+        self._et_part.unlink(missing_ok=True)
+
+    def mark(self) -> None:
+        """The step may turn out to end here."""
+        mark_end()
+
+    def pause(self) -> None:
+        """Compiled code begins: it must see neither hooks nor modes, or it would be compiled again."""
+        self.modules.remove()
+        self.source.remove()
+
+    def resume(self) -> None:
+        if self._annotating:
+            self.modules.install()
+            self.source.install()
+
+    def _close(self) -> None:
+        if self._annotating:
+            self._annotating = False
+            self.pause()
+            self.modules.close()
+            self._step.__exit__()
+
+
+AnyPass = BarePass | TimingPass | GraphPass
+
+
+def torch_version() -> str:
+    return str(torch.__version__)
