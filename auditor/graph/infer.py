@@ -39,7 +39,11 @@ class Args:
     def __init__(self, name: str, given: tuple[Arg, ...]) -> None:
         self.given = given
         self.tensors = [a for a in given if isinstance(a, Value)]
-        self._names = {p.name: (i, p.default) for i, p in enumerate(signature(name) or ())}
+        parameters = signature(name) or ()
+        self._names = {p.name: (i, p.default) for i, p in enumerate(parameters)}
+        lacking = [p.name for p in parameters[len(given) :] if p.required]
+        if lacking:
+            raise ValueError(f"it lacks its argument `{lacking[0]}`")
 
     def get(self, name: str) -> Any:
         index, default = self._names[name]
@@ -84,6 +88,8 @@ def _infer(name: str, args: tuple[Arg, ...]) -> Results | None:
         return Results(tuple(map(version_of, mutated_by_name(name, args))))
     if base in VIEWS or base in _SHAPED_LIKE:
         return _view(base, args)
+    if base in _UNLESS_NEEDED:
+        return _maybe_copy(base, Args(base, args))
     if base in _FORMS:
         return Results(_FORMS[base](Args(base, args)))
     return Results((_pointwise(base, args),)) if base in POINTWISE - _NOT_PLAIN else None
@@ -300,6 +306,18 @@ def _copy(args: Args) -> tuple[TensorType, ...]:
     return (_fresh(dtype, x.shape) if fresh else _like(x, dtype),)
 
 
+_UNLESS_NEEDED = frozenset({"aten.contiguous", "aten.to", "aten.type_as"})
+
+
+def _maybe_copy(name: str, args: Args) -> Results:
+    """``contiguous``, ``to`` and ``type_as`` give their input back where it is so already."""
+    x = args.tensor()
+    if name == "aten.contiguous":
+        return Results((version_of(x),), aliases=True) if x.is_contiguous else Results((_fresh(x.dtype, x.shape),))
+    dtype = args.tensor(1).dtype if name == "aten.type_as" else args.dtype(x.dtype)
+    return Results((version_of(x),), aliases=True) if dtype == x.dtype else Results((_like(x, dtype),))
+
+
 def _softmax(args: Args) -> tuple[TensorType, ...]:
     x = args.tensor()
     return (_fresh(args.dtype(x.dtype), x.shape),)
@@ -344,12 +362,11 @@ def _attention(args: Args) -> tuple[TensorType, ...]:
 
 
 def _flash_on_cpu(args: Args) -> tuple[TensorType, ...]:
-    """The output lies as ``[batch, position, head, channel]``; the log-sum-exp is in fp32."""
-    (out,) = _attention(args)
-    batch, heads, rows, channels = out.layout.shape
-    strides = (rows * heads * channels, channels, heads * channels, 1)
-    statistics = Layout((batch, heads, rows), (rows * heads, 1, heads))
-    return (TensorType(out.dtype, Layout(out.layout.shape, strides)), TensorType("f32", statistics))
+    """The output lies in memory as the query does; the log-sum-exp is in fp32, positions before heads."""
+    query, value = args.tensor(0), args.tensor(2)
+    batch, heads, rows, _ = query.shape
+    (out,) = (_like(query),) if value.shape[-1] == query.shape[-1] else _attention(args)
+    return (out, TensorType("f32", Layout((batch, heads, rows), (rows * heads, 1, heads))))
 
 
 def _embedding(args: Args) -> tuple[TensorType, ...]:
@@ -413,10 +430,6 @@ def _scalar(args: Args) -> tuple[TensorType, ...]:
     return (_fresh(args.dtype("f32"), ()),)
 
 
-def _type_as(args: Args) -> tuple[TensorType, ...]:
-    return (_like(args.tensor(0), args.tensor(1).dtype),)
-
-
 def _repeat(args: Args) -> tuple[TensorType, ...]:
     x, times = args.tensor(), args.given[1]
     if not isinstance(times, tuple) or len(times) < len(x.shape):
@@ -439,8 +452,7 @@ _FORMS: dict[str, Callable[[Args], tuple[TensorType, ...]]] = {
     "aten.convolution": _convolution,
     "aten.cat": _cat,
     "aten.stack": _stack,
-    **dict.fromkeys(("aten.clone", "aten._to_copy", "aten.contiguous", "aten.to"), _copy),
-    "aten.type_as": _type_as,
+    **dict.fromkeys(("aten.clone", "aten._to_copy"), _copy),
     "aten.repeat": _repeat,
     **dict.fromkeys(("aten.softmax", "aten.log_softmax", "aten._safe_softmax"), _softmax),
     **dict.fromkeys(("aten._softmax", "aten._log_softmax"), _half_softmax),

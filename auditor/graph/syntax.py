@@ -214,8 +214,8 @@ class _Reader:
                 return Literal(CONSTANTS[name], self.at(node)) if name in CONSTANTS else Ref(name, self.at(node))
             case ast.List(elts=elts) | ast.Tuple(elts=elts):
                 return Sequence(tuple(map(self.expr, elts)), self.at(node))
-            case ast.Subscript(value=value, slice=ast.Constant(value=int() as index)):
-                return Item(self.expr(value), index, self.at(node))
+            case ast.Subscript(value=value, slice=place):
+                return Item(self.expr(value), self.index(place), self.at(node))
             case ast.Constant(value=value) if value is Ellipsis:
                 self.fail(node, "`...` stands for what was left out when this text was printed; print it in full")
             case ast.Attribute(value=ast.Name(id="torch"), attr=attr):
@@ -293,6 +293,12 @@ class _Reader:
         if strides is not None and len(strides) != len(shape):
             self.fail(node, f"{len(strides)} strides for {len(shape)} dimensions; give one stride for each")
         return TypeText(inner.value.id, shape, strides, offset, within, self.at(node))
+
+    def index(self, node: ast.expr) -> int:
+        index = self.number(node)
+        if type(index) is not int:
+            self.fail(node, "expected the number of a result, from 0")
+        return index
 
     def integer(self, node: ast.expr) -> int:
         if not (isinstance(node, ast.Constant) and type(node.value) is int):
