@@ -11,10 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from auditor.engine.legality import Refusal, check
+from auditor.engine.legality import Refusal, barrier_name, check
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical, CValue, Node, owner_of
+from auditor.graph.model import Op
 from auditor.graph.ops import kind_of
 
 JOINING_MOVEMENT = frozenset(
@@ -102,17 +103,10 @@ class _Grower:
             return False
         if not _same_walk(theirs, ours, operand, node) or not _axes_agree(theirs, ours):
             return False
-        first, last = min(theirs.first, ours.first), max(theirs.last, ours.last)
-        barriers = self.graph.barriers
-        i = bisect_right(barriers, first)
-        if i < len(barriers) and barriers[i] < last:
-            blocker = self.graph.graph.ops[barriers[i]]
-            self.refusals.append(Refusal(f"a host sync or collective lies between: {blocker.name}", a, blocker, (a, b)))
-            return False
-        return self._convex(theirs, ours, first)
+        return self._convex(theirs, ours, min(theirs.first, ours.first), max(theirs.last, ours.last))
 
-    def _convex(self, theirs: _Group, ours: _Group, first: int) -> bool:
-        """No op outside lies on a path from one member to another: walk up from what comes in."""
+    def _convex(self, theirs: _Group, ours: _Group, first: int, last: int) -> bool:
+        """No path leaves the two and comes back: walk up from what comes in, and from what the host waits for."""
         inside = theirs.members | ours.members
         pending = [
             made
@@ -121,6 +115,9 @@ class _Grower:
             for value in member.operands()
             if (made := owner_of(value.value).producer) is not None and made.index not in inside and made.index > first
         ]
+        barriers = self.graph.barriers
+        for i in range(bisect_right(barriers, first), bisect_right(barriers, last - 1)):
+            pending.append(self.graph.graph.ops[barriers[i]])
         seen: set[int] = set()
         while pending:
             op = pending.pop()
@@ -132,10 +129,15 @@ class _Grower:
                 if made is None or made.index < first:
                     continue
                 if made.index in inside:
-                    self.refusals.append(Refusal(f"a path leaves and comes back through {op.name}", made, op, (made,)))
+                    self.refusals.append(self._refusal(made, op))
                     return False
                 pending.append(made)
         return True
+
+    def _refusal(self, made: Op, op: Op) -> Refusal:
+        if op.index in self.graph.barrier_ops:
+            return Refusal(f"{barrier_name(op)} in between waits for it: {op.name}", made, op, (made, op))
+        return Refusal(f"a path leaves and comes back through {op.name}", made, op, (made, op))
 
     def _merge(self, theirs: _Group, ours: _Group) -> None:
         small, large = sorted((theirs, ours), key=lambda g: len(g.nodes))

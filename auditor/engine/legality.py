@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -65,7 +64,6 @@ def check(
     refusal = (
         _one_place(members)
         or _gemms(members, gemms)
-        or _barrier(graph, members, first, last)
         or _write_between(graph, members, inside, first, last)
     )
     if refusal:
@@ -100,15 +98,6 @@ def _gemms(members: tuple[Op, ...], limit: int) -> Refusal | None:
     found = [op for op in members if kind_of(op.name) in ("gemm", "attention")]
     if len(found) > limit:
         return Refusal(f"it would join {len(found)} GEMMs", members[0], found[limit], members)
-    return None
-
-
-def _barrier(graph: Canonical, members: tuple[Op, ...], first: Op, last: Op) -> Refusal | None:
-    i = bisect_right(graph.barriers, first.index)
-    if i < len(graph.barriers) and graph.barriers[i] < last.index:
-        op = graph.graph.ops[graph.barriers[i]]
-        what = "a collective" if kind_of(op.name) == "collective" else "a host sync"
-        return Refusal(f"{what} lies between: {op.name}", first, op, members)
     return None
 
 
@@ -153,7 +142,13 @@ def _outputs(
 def _not_convex(
     graph: Canonical, members: tuple[Op, ...], inside: set[int], outputs: list[Value], last: Op
 ) -> Refusal | None:
-    """A path that leaves the region and comes back would have to run both before and after the kernel."""
+    """A path that leaves the region and comes back would have to run both before and after the kernel.
+
+    A host sync or a collective in between that waits for the region's results closes such a path: what
+    the host launches later depends on it. One that waits for something else does not: the kernel runs
+    after it.
+    """
+    barriers = graph.barrier_ops
     pending = [
         r for v in outputs for r in graph.readers.get(v.id, ()) if r.index not in inside and r.index < last.index
     ]
@@ -163,6 +158,8 @@ def _not_convex(
         if op.index in seen:
             continue
         seen.add(op.index)
+        if op.index in barriers:
+            return Refusal(f"{barrier_name(op)} in between waits for it: {op.name}", members[0], op, members)
         for value in op.outputs:
             for reader in graph.readers.get(owner_of(value).id, ()):
                 if reader.index in inside:
@@ -170,6 +167,11 @@ def _not_convex(
                 if reader.index < last.index:
                     pending.append(reader)
     return None
+
+
+def barrier_name(op: Op) -> str:
+    """What kind of barrier an op is, in words."""
+    return "a collective" if kind_of(op.name) == "collective" else "a host sync"
 
 
 def _region(members: tuple[Op, ...], inside: set[int], outputs: list[Value], saved: list[Value]) -> Region:

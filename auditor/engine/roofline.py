@@ -8,10 +8,7 @@ from itertools import pairwise
 from auditor.devices.describe import Device
 from auditor.graph.ops import TRANSCENDENTAL, kind_of
 
-MULTI_PASS = frozenset({"aten._softmax", "aten._log_softmax", "aten._safe_softmax"})
-"""Ops that walk over a row several times: nothing hides what the later walks take."""
-
-CONCATENATIONS = frozenset({"aten.cat", "aten.stack"})
+SOFTMAX = frozenset({"aten._softmax", "aten._log_softmax", "aten._safe_softmax"})
 
 HALF_PRECISION = frozenset({"bf16", "f16"})
 
@@ -80,28 +77,19 @@ def is_streaming(op: str) -> bool:
     return kind_of(op.partition(":")[0]) in ("pointwise", "copy") and not is_transcendental(op)
 
 
-def op_ns(op: str, device: Device) -> float:
-    """Calibrated arithmetic of one element, 0 for what memory traffic hides anyway."""
-    plain = op.partition(":")[0]
-    known = device.op_ns.get(op, device.op_ns.get(plain))
-    if known is not None:
-        return known
-    one_pass = device.op_ns.get("aten.sum", 0.0)
-    return {"reduction": one_pass, "norm": 2 * one_pass}.get(kind_of(plain), 0.0)
+def op_ns(op: str, device: Device) -> tuple[float, float]:
+    """Calibrated arithmetic of one element: (what may hide behind memory traffic, passes over a row that don't)."""
+    plain, one_pass = op.partition(":")[0], device.op_ns.get("aten.sum", 0.0)
+    if plain in SOFTMAX:
+        return device.op_ns.get("aten.exp", 0.0) + device.op_ns.get("aten.div", 0.0), 2 * one_pass
+    passes = {"reduction": one_pass, "norm": 2 * one_pass}.get(kind_of(plain), 0.0)
+    return (0.0, passes) if passes else (device.op_ns.get(op, device.op_ns.get(plain, 0.0)), 0.0)
 
 
-def is_pass(op: str) -> bool:
-    """Whether the op's arithmetic is a pass of its own over the row, which nothing hides."""
-    return op in MULTI_PASS or kind_of(op.partition(":")[0]) in ("reduction", "norm")
-
-
-def concatenated(kernels: Iterable[tuple[str, int, int]], device: Device) -> tuple[int, int]:
-    """Bytes (read, written) that concatenations add to a fused kernel.
-
-    A GPU kernel picks each element from its source. The compiler's CPU code writes the concatenation out and
-    reads it back: ``kernels`` gives op, bytes read and bytes written of each.
-    """
-    if not device.op_ns:
-        return 0, 0
-    joined = [(read, written) for op, read, written in kernels if op in CONCATENATIONS]
-    return sum(r + w for r, w in joined), sum(w for _, w in joined)
+def arithmetic_shown(beyond_fixed: float, memory: float, device: Device) -> float:
+    """Arithmetic of a kernel that took ``beyond_fixed`` where its bytes take ``memory``: :func:`combine` undone."""
+    visible = 0.0 if device.overlap is None else 1.0 - device.overlap
+    outweighs = beyond_fixed - visible * memory
+    if outweighs >= memory:
+        return outweighs
+    return min(memory, max(0.0, beyond_fixed - memory) / visible) if visible > 0.0 else 0.0

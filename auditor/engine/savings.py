@@ -21,12 +21,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from auditor.devices.describe import Device
+from auditor.engine.costs import KernelCost, SiteCost
+from auditor.engine.cpu_code import spilled
 from auditor.engine.roofline import (
     HALF_PRECISION,
+    SOFTMAX,
+    arithmetic_shown,
     combine,
-    concatenated,
     is_bound,
-    is_pass,
     is_streaming,
     is_transcendental,
     memory_us,
@@ -34,7 +36,6 @@ from auditor.engine.roofline import (
     peak_us,
 )
 from auditor.engine.step_time import StepModel, amdahl_cap, step_model, step_saving
-from auditor.graph.ops import COMPUTE_BOUND, kind_of
 
 __all__ = [
     "Estimate",
@@ -52,53 +53,6 @@ REDUCTION_DISCOUNT = 1.2
 
 STREAMING_SHARE = 0.1
 """Kernels that move less than this part of the site's largest kernel say nothing about bandwidth."""
-
-
-@dataclass(frozen=True)
-class KernelCost:
-    """One kernel as it ran. ``op`` is a canonical op; a form that costs otherwise follows a colon (``aten.gelu:tanh``).
-
-    ``numel`` counts the elements it iterates over: the largest of its inputs and outputs.
-    """
-
-    op: str
-    dur_us: float
-    bytes_read: int
-    bytes_written: int
-    numel: int
-    dtype: str
-
-    @property
-    def bytes(self) -> int:
-        return self.bytes_read + self.bytes_written
-
-    @property
-    def is_gemm(self) -> bool:
-        return kind_of(self.plain) in COMPUTE_BOUND
-
-    @property
-    def plain(self) -> str:
-        """The op without its form."""
-        return self.op.partition(":")[0]
-
-
-@dataclass(frozen=True)
-class SiteCost:
-    """A site before and after: its kernels, and the bytes that the ``kernels_after`` fused kernels move."""
-
-    family: str
-    kernels: tuple[KernelCost, ...]
-    bytes_read_fused: int
-    bytes_written_fused: int
-    kernels_after: int = 1
-
-    @property
-    def now_us(self) -> float:
-        return sum(k.dur_us for k in self.kernels)
-
-    @property
-    def bytes_fused(self) -> int:
-        return self.bytes_read_fused + self.bytes_written_fused
 
 
 @dataclass(frozen=True)
@@ -176,7 +130,7 @@ def time_after(site: SiteCost, device: Device, level: float, in_cache: bool) -> 
     if gemms:  # what a GEMM reads and writes is in its own time
         read = max(0, read - sum(k.bytes_read for k in gemms))
         written = max(0, written - sum(k.bytes_written for k in gemms))
-    more_read, more_written = concatenated([(k.plain, k.bytes_read, k.bytes_written) for k in site.kernels], device)
+    more_read, more_written = spilled(site) if device.op_ns else (0, 0)
     memory = level * memory_us(read + more_read, written + more_written, device, in_cache=in_cache)
     if site.family == "reduction" and not device.op_ns:
         memory *= REDUCTION_DISCOUNT
@@ -190,11 +144,21 @@ def arithmetic_us(site: SiteCost, device: Device, level: float, in_cache: bool) 
     """(what memory traffic may hide, what nothing hides) of the arithmetic that fusion cannot remove."""
     if not device.op_ns:
         return 0.0, sum(_beyond_bytes(k, device, level, in_cache) for k in site.kernels if is_transcendental(k.op))
-    passes = sum(k.numel * op_ns(k.op, device) for k in site.kernels if is_pass(k.op)) / 1e3
-    inline = sum(k.numel * op_ns(k.op, device) for k in site.kernels if not is_pass(k.op)) / 1e3
+    inline = sum(_inline_us(k, device, level, in_cache) for k in site.kernels)
+    passes = sum(k.numel * op_ns(k.op, device)[1] for k in site.kernels) / 1e3
     if site.kernels and site.kernels[-1].dtype in HALF_PRECISION:
         inline += site.bytes_written_fused / 2 * device.op_ns.get("cast", 0.0) / 1e3
     return inline, passes
+
+
+def _inline_us(kernel: KernelCost, device: Device, level: float, in_cache: bool) -> float:
+    """Calibrated arithmetic, or what the kernel showed if that is more: the machine may be slower than it was then."""
+    calibrated = kernel.numel * op_ns(kernel.op, device)[0] / 1e3
+    if not calibrated or not is_transcendental(kernel.op) or kernel.plain in SOFTMAX:
+        return calibrated
+    beyond = max(0.0, kernel.dur_us - (device.min_kernel_us or 0.0))
+    bytes_us = level * memory_us(kernel.bytes_read, kernel.bytes_written, device, in_cache=in_cache)
+    return max(calibrated, arithmetic_shown(beyond, bytes_us, device))
 
 
 def _beyond_bytes(kernel: KernelCost, device: Device, level: float, in_cache: bool) -> float:

@@ -97,9 +97,11 @@ class Canonical:
         self.writers: dict[int, list[Op]] = defaultdict(list)
         self.escaping = {owner_of(v).id for v in graph.values if v.escapes}
         self.barriers: list[int] = []
+        self.barrier_ops: frozenset[int] = frozenset()
         self._cvalues: dict[int, CValue] = {}
         self._slices: dict[tuple[int, tuple[Any, ...]], CValue] = {}
         self._read_edges()
+        self.barrier_ops = frozenset(self.barriers)
         self._build()
 
     def _read_edges(self) -> None:

@@ -1,0 +1,54 @@
+"""What the savings model is told of a site: its kernels as they ran, and the bytes that would still move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from auditor.graph.ops import COMPUTE_BOUND, kind_of
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """One kernel as it ran. ``op`` is a canonical op; a form that costs otherwise follows a colon (``aten.gelu:tanh``).
+
+    ``numel`` counts the elements it iterates over: the largest of its inputs and outputs.
+    """
+
+    op: str
+    dur_us: float
+    bytes_read: int
+    bytes_written: int
+    numel: int
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def is_gemm(self) -> bool:
+        return kind_of(self.plain) in COMPUTE_BOUND
+
+    @property
+    def plain(self) -> str:
+        """The op without its form."""
+        return self.op.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class SiteCost:
+    """A site before and after: its kernels, and the bytes that the ``kernels_after`` fused kernels move."""
+
+    family: str
+    kernels: tuple[KernelCost, ...]
+    bytes_read_fused: int
+    bytes_written_fused: int
+    kernels_after: int = 1
+
+    @property
+    def now_us(self) -> float:
+        return sum(k.dur_us for k in self.kernels)
+
+    @property
+    def bytes_fused(self) -> int:
+        return self.bytes_read_fused + self.bytes_written_fused

@@ -1,0 +1,35 @@
+"""Where the compiler's CPU code moves more than the inputs and outputs of a fused site.
+
+On a CPU a fused op is compiled C++ (one function, several loop nests), not one hand-written kernel. Seen in the
+generated code of torch 2.13:
+
+* a concatenation in the middle is written out and read back (a GPU kernel picks each element from its source);
+* softmax keeps its exponentials in a float32 buffer between two loop nests;
+* an output in the middle of a site with a reduction (the residual sum before a norm) is written in a loop nest of its own
+  and read back by the next.
+"""
+
+from __future__ import annotations
+
+from auditor.engine.costs import SiteCost
+from auditor.engine.roofline import SOFTMAX
+from auditor.graph.ops import kind_of
+
+CONCATENATIONS = frozenset({"aten.cat", "aten.stack"})
+
+
+def spilled(site: SiteCost) -> tuple[int, int]:
+    """Bytes (read, written) that compiled CPU code moves beyond the site's inputs and outputs."""
+    read = written = 0
+    for kernel in site.kernels[:-1]:  # what the last one writes is the output itself
+        if kernel.plain in CONCATENATIONS:
+            read += kernel.bytes_read + kernel.bytes_written
+            written += kernel.bytes_written
+    buffers = sum(4 * k.numel for k in site.kernels if k.plain in SOFTMAX)
+    return read + buffers + _middle_outputs(site), written + buffers
+
+
+def _middle_outputs(site: SiteCost) -> int:
+    if not any(kind_of(k.plain) in ("reduction", "norm") and k.plain not in SOFTMAX for k in site.kernels):
+        return 0
+    return max(0, site.bytes_written_fused - site.kernels[-1].bytes_written)
