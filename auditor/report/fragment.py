@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from auditor.document import Document, Finding
-from auditor.report import facts
+from auditor.report import facts, headline
 from auditor.report.format import count, duration, plural, share, size
 from auditor.report.svg import escape
 
@@ -16,7 +16,7 @@ _DIM = "opacity:.7"
 def render(document: Document) -> str:
     """Title, one line of totals, and the ten findings that save most."""
     ranked = facts.ranked(document)
-    body = _table(ranked) if ranked else f"<p>{escape(facts.looked_at(document))}</p>"
+    body = _table(ranked) if ranked else f"<p>{escape(headline.looked_at(document))}</p>"
     head = f"<strong>Fusion audit of {escape(facts.title(document))}</strong>"
     return f'<div style="font-size:13px;line-height:1.45">{head}<div>{_totals(document)}</div>{body}</div>'
 

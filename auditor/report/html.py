@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.document import Document
 from auditor.graph.model import OpGraph
-from auditor.report import facts, page, waterfall
+from auditor.report import facts, headline, page, waterfall
 from auditor.report.finding_html import findings_table, section
 from auditor.report.format import count, duration, percent, plural, ratio, share, size
 from auditor.report.markup import cells, code, details, fact_list, lines, note_list, table
@@ -32,7 +32,7 @@ def render(document: Document, graph: OpGraph | None) -> str:
 
 
 def _subtitle(document: Document) -> str:
-    shown = [code(f.value) for f in facts.headline(document) if f.literal]
+    shown = [code(f.value) for f in headline.headline(document) if f.literal]
     if document.run.created:
         shown.append(escape(document.run.created))
     return f'<p class="dim">{" · ".join(shown)}</p>'
@@ -73,7 +73,7 @@ def _time(document: Document, graph: OpGraph | None) -> str:
 def _findings(document: Document, graph: OpGraph | None) -> str:
     ranked = facts.ranked(document)
     if not ranked:
-        return f"<section><h2>No findings</h2><p>{escape(facts.looked_at(document))}</p></section>"
+        return f"<section><h2>No findings</h2><p>{escape(headline.looked_at(document))}</p></section>"
     drawn = [section(document, graph if i <= _DRAWN else None, f, i) for i, f in enumerate(ranked, 1)]
     return f"<section><h2>Findings, by likely saving</h2>{findings_table(ranked)}{''.join(drawn)}</section>"
 
@@ -99,7 +99,7 @@ def _suppressed(document: Document) -> str:
 
 
 def _about(document: Document) -> str:
-    body = fact_list(facts.headline(document)) + note_list(document.run.notes)
+    body = fact_list(headline.headline(document)) + note_list(document.run.notes)
     return f"<section><h2>The run, and what the audit stands on</h2>{body}</section>"
 
 

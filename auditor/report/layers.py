@@ -131,15 +131,15 @@ def _centers(layers: _Layers, widths: dict[Key, float]) -> dict[Key, float]:
 
 
 def _pulling(layers: _Layers, neighbours: dict[Key, list[Key]], key: Key) -> list[Key]:
-    """The neighbours that ``key`` is drawn to: side inputs don't bend a chain, unless they are all there is."""
+    """The neighbours that ``key`` is drawn to: the graph's ends don't bend a chain, unless they are all there is."""
     near = neighbours.get(key, [])
-    return [n for n in near if n in layers.up] or near
+    return [n for n in near if n in layers.up and n in layers.down] or near
 
 
 def _trunk(layers: _Layers, row: list[Key]) -> int | None:
-    """The one node of ``row`` that something leads to, the trunk of a chain; ``None`` where there are several."""
-    entered = [i for i, key in enumerate(row) if isinstance(key, str) and key in layers.up]
-    return entered[0] if len(entered) == 1 else None
+    """The one node of ``row`` that is passed through, the trunk of a chain; ``None`` where there are several."""
+    passed = [i for i, key in enumerate(row) if isinstance(key, str) and key in layers.up and key in layers.down]
+    return passed[0] if len(passed) == 1 else None
 
 
 def _spread(row: list[Key], wanted: list[float], widths: dict[Key, float], trunk: int | None) -> list[float]:

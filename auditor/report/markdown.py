@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from auditor.document import Document, Finding
-from auditor.report import facts
+from auditor.report import facts, headline
 from auditor.report.facts import Fact
 from auditor.report.format import clip, count, duration, plural, safe, share, size
 from auditor.report.svg import escape
@@ -25,7 +25,7 @@ def render(document: Document) -> str:
     blocks = [
         f"### Fusion audit of {code(facts.title(document))}",
         _verdict(document),
-        _table(["", ""], ([f"**{f.label}**", _value(f, table=True)] for f in facts.headline(document))),
+        _table(["", ""], ([f"**{f.label}**", _value(f, table=True)] for f in headline.headline(document))),
         *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
         _refused(document),
         _suppressed(document),
@@ -53,7 +53,7 @@ def _value(fact: Fact, *, table: bool = False) -> str:
 def _verdict(document: Document) -> str:
     totals = document.totals
     if not document.findings:
-        return facts.looked_at(document)
+        return headline.looked_at(document)
     line = f"**{count(totals.avoidable_kernels)} of {plural(totals.kernels, 'kernel')} are avoidable.**"
     if not totals.step_us:
         return line

@@ -189,7 +189,7 @@ def _outputs(picture: Picture, members: list[Op], saved: set[int]) -> None:
             why = _outside(value, inside, saved)
             if why:
                 key = f"out{value.id}"
-                picture.nodes[key] = Node(key, "output", clip(safe(value.name) or "output", 30), (clip(why, 36),))
+                picture.nodes[key] = Node(key, "output", clip(safe(value.name) or "output", 30), (clip(why, 44),))
                 picture.connect(Edge(_key(op), key, _label(value), outside=True))
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from auditor.document import Document, Finding
-from auditor.report import facts
+from auditor.report import facts, headline
 from auditor.report.excerpt import quote
 from auditor.report.facts import Fact
-from auditor.report.format import plural, safe
+from auditor.report.format import clip, plural, safe
 from auditor.report.terminal import Palette, columns, fit, wrap
 
 _NARROWEST = 48
 _LABEL = 13
+_MARK = 14
+"""Characters of a rule's id, and of a severity, that are shown: names come from documents that anyone may write."""
 
 
 def render(document: Document, *, color: bool = False, width: int = 100) -> str:
@@ -38,15 +40,15 @@ class _Writer:
 
     def header(self) -> list[str]:
         lines = [self.paint("bold", fit(f"fusion audit of {facts.title(self.document)}", self.width))]
-        for fact in facts.headline(self.document):
+        for fact in headline.headline(self.document):
             lines += self._fact(f"  {fact.label:<{_LABEL}}", "  ", fact)
         return lines
 
     def finding(self, finding: Finding) -> list[str]:
-        severity = safe(finding.severity)
-        mark = f"{severity}[{safe(finding.rule)}]"
+        severity = clip(safe(finding.severity), _MARK)
+        mark = f"{severity}[{clip(safe(finding.rule), _MARK)}]"
         doubt = " (inferred)" if finding.provenance == "inferred" else ""
-        name = fit(f" {safe(finding.name)}{doubt}", self.width - columns(mark))
+        name = f" {fit(safe(finding.name), self.width - columns(mark + doubt) - 1)}{doubt}"
         lines = [self.paint(severity, mark) + self.paint("bold", name)]
         source = finding.source
         gutter = len(str(source.line)) if source else 1
@@ -81,17 +83,17 @@ class _Writer:
         return [f"{' ' * len(lead) if i else head} {line}" for i, line in enumerate(lines)]
 
     def nothing(self) -> list[str]:
-        return [self.paint("good", "no findings"), *self._indented(facts.looked_at(self.document))]
+        return [self.paint("good", "no findings"), *self._indented(headline.looked_at(self.document))]
 
     def refused(self) -> list[str]:
         groups = facts.refusals(self.document)
         if not groups:
             return []
         sites = plural(sum(g.count for g in groups), "site")
-        lines = [self.paint("bold", f"refused: {sites} matched a rule and must not be fused")]
+        lines = [self.paint("bold", f"refused: {sites} that must not be fused")]
         for group in groups:
             at = f", first at {safe(group.at)}" if group.at else ""
-            lines += self._item(f"{safe(group.rule)} × {group.count}", f"{safe(group.reason)}{at}")
+            lines += self._item(f"{clip(safe(group.rule), _MARK)} × {group.count}", f"{safe(group.reason)}{at}")
         return lines
 
     def suppressed(self) -> list[str]:
