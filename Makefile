@@ -1,0 +1,45 @@
+# Each target is enough by itself on a fresh machine with Python 3.10 or newer (3.11 is what CI uses).
+# Installing is skipped while pyproject.toml and constraints.txt are older than the environment.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+SOURCES := auditor tests examples benchmarks
+
+.PHONY: audit test test-all lint types format ci clean
+
+audit: $(VENV)/.installed  ## profile an example and print its report
+	$(BIN)/fusion-audit run examples/llama_block.py
+
+test: $(VENV)/.installed-dev  ## every test but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+ci:  ## what CI runs, in an environment of its own
+	.ci/run
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	touch $@ $(VENV)/.installed
