@@ -55,7 +55,8 @@ class _File(msgspec.Struct):
 @dataclass(slots=True)
 class Side:
     """Inputs or outputs of a node, in schema order. A tensor is
-    ``[tensor id, storage id, offset, numel, itemsize, device]``; offset and numel in elements."""
+    ``[tensor id, storage id, offset, numel, itemsize, device]``; offset and numel in elements.
+    """
 
     values: list[Any]
     shapes: list[Any]

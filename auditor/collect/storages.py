@@ -70,7 +70,8 @@ class Storages:
 
     def overwrite(self, old: Value, ref: TensorRef) -> tuple[Value, ...]:
         """New version of ``old`` after an in-place write. Where that is only a part of a larger value: the part, a
-        view of the new version of the whole, and that whole."""
+        view of the new version of the whole, and that whole.
+        """
         generation = self._generations.get((ref.storage, ref.device)) or self._open(ref)
         root = _root(old)
         first, last = ref.region

@@ -1,0 +1,67 @@
+"""The op graph of a trace without tensor ids: shapes are propagated, edges are inferred from looks and order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from auditor.collect.contexts import BACKWARD
+from auditor.collect.dispatched import launches_nothing
+from auditor.collect.foreign_ops import ForeignOp, foreign_ops, kinds_without_outputs
+from auditor.collect.frames import Frames
+from auditor.collect.kernel_links import attach_kernels
+from auditor.collect.kineto import Event, Trace, by_thread
+from auditor.collect.linker import ThreadLinker
+from auditor.collect.nesting import Thread
+from auditor.graph.model import Op, OpGraph
+
+
+def inferred_graph(trace: Trace) -> OpGraph:
+    """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls."""
+    graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
+    threads = foreign_ops(trace)
+    frames = _frames(trace, threads)
+    linkers = {
+        thread: ThreadLinker(graph, i, ops, frames.get(thread)) for i, (thread, ops) in enumerate(threads.items())
+    }
+    in_order = [(op.event.start, thread, op) for thread, ops in threads.items() for op in ops]
+    pairs: list[tuple[Op, Event]] = []
+    silent: set[int] = set()
+    for _, thread, foreign in sorted(in_order, key=lambda item: item[0]):
+        op = linkers[thread].add(foreign)
+        pairs.append((op, foreign.event))
+        if foreign.is_view or launches_nothing(op.name):
+            silent.add(op.index)
+    attach_kernels(graph, trace, pairs, silent)
+    _note_unknown(graph, [op for ops in threads.values() for op in ops])
+    _name_backward_modules(graph)
+    return graph
+
+
+def _frames(trace: Trace, threads: dict[Thread, list[ForeignOp]]) -> dict[Thread, Frames]:
+    """Calls of each thread: Python's, and autograd's nodes, which hand gradients on as a call does its result."""
+    nodes = [event for event in trace.cpu_ops if event.name.startswith(BACKWARD)]
+    calls = by_thread(trace.python + nodes)
+    return {thread: Frames(events) for thread, events in calls.items() if thread in threads}
+
+
+def _note_unknown(graph: OpGraph, ops: Sequence[ForeignOp]) -> None:
+    unknown = sum(not op.effect.known for op in ops)
+    if unknown and unknown == len(ops):
+        graph.coverage.notes.append(
+            "The trace holds no shapes: no edge could be inferred; record_shapes=True has them."
+        )
+    elif unknown:
+        kinds = ", ".join(kinds_without_outputs(ops)[:5])
+        graph.coverage.notes.append(f"{unknown} ops have outputs of unknown shape, so no edge leaves them ({kinds}).")
+
+
+def _name_backward_modules(graph: OpGraph) -> None:
+    """A backward op stands where the forward op with its autograd sequence number stood."""
+    forward: dict[int, Op] = {}
+    for op in graph.ops:
+        if op.phase == "forward" and op.sequence >= 0:
+            forward[op.sequence] = op
+    for op in graph.ops:
+        origin = forward.get(op.sequence) if op.phase == "backward" else None
+        if origin is not None:
+            op.module, op.module_class, op.source = origin.module, origin.module_class, origin.source

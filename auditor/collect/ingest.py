@@ -1,0 +1,71 @@
+"""From files to the op graph: a recording folder, or a trace file with or without its execution trace."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import median
+
+from auditor.collect import recording as recordings
+from auditor.collect.execution_trace import load_execution_trace
+from auditor.collect.inferred import inferred_graph
+from auditor.collect.kineto import Trace, load_trace
+from auditor.collect.observed import observed_graph
+from auditor.collect.timing import apply_timing
+from auditor.errors import AuditError
+from auditor.graph.model import OpGraph
+
+_STEP = re.compile(r"ProfilerStep#\d+")
+
+
+def graph_from_recording(folder: Path) -> OpGraph:
+    """Op graph of a recorded run: edges from its graph pass, kernel times from its timing passes.
+
+    ``step_us`` is the median wall time of the steps without a profiler, else of those with the plain one.
+
+    Raises:
+        AuditError: the folder holds no recording, or one without a graph pass.
+    """
+    recording = recordings.load(folder)
+    if not recording.has_graph:
+        raise AuditError(f"{folder}: the recording holds no graph step; let the script run one more step.")
+    graph = observed_graph(
+        load_trace(folder / recordings.GRAPH_KINETO), load_execution_trace(folder / recordings.GRAPH_ET)
+    )
+    apply_timing(graph, map(load_trace, _timing_files(folder)))
+    times = recording.bare_us or recording.timing_us
+    graph.step_us = median(times) if times else 0.0
+    graph.device_name = graph.device_name or recording.device_name
+    return graph
+
+
+def _timing_files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    while (path := folder / recordings.timing_file(len(found))).exists():
+        found.append(path)
+    return found
+
+
+def graph_from_trace(path: Path, execution_trace: Path | None = None) -> OpGraph:
+    """Op graph of a trace that something else recorded; edges are inferred where there is no execution trace.
+
+    Raises:
+        AuditError: a file cannot be used, or the two are not of the same step.
+    """
+    trace = load_trace(path)
+    if execution_trace is not None:
+        graph = observed_graph(trace, load_execution_trace(execution_trace))
+    else:
+        graph = inferred_graph(trace)
+    _set_steps(graph, trace)
+    return graph
+
+
+def _set_steps(graph: OpGraph, trace: Trace) -> None:
+    """Steps as the profiler's schedule marked them; their mean wall time."""
+    steps = [event for event in trace.annotations if _STEP.fullmatch(event.name)]
+    if not steps:
+        return
+    graph.coverage.steps = len(steps)
+    span = max(event.end for event in steps) - min(event.start for event in steps)
+    graph.step_us = span / len(steps)

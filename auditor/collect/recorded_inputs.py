@@ -1,0 +1,98 @@
+"""Inputs of an op as Kineto writes them (``Input Dims``, ``Input type``, ``Input Strides``, ``Concrete Inputs``)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Union
+
+import msgspec
+
+from auditor.collect.arguments import DTYPES
+from auditor.collect.kineto import OpArgs
+from auditor.graph.model import Constant, contiguous_strides
+
+
+@dataclass(slots=True, frozen=True)
+class TensorSpec:
+    """A tensor without identity. ``dtype`` is ``""`` inside a tensor list: Kineto does not write it there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+Recorded = Union[TensorSpec, Constant, tuple["Recorded", ...]]
+
+
+@dataclass(slots=True, frozen=True)
+class RecordedInputs:
+    """Every argument of one call in schema order; ``types`` as written. ``known``: the profiler recorded shapes."""
+
+    types: tuple[str, ...] = ()
+    values: tuple[Recorded, ...] = ()
+    known: bool = False
+
+
+def decode_inputs(args: OpArgs) -> RecordedInputs:
+    """The inputs in ``args``; equal inputs give the same object."""
+    return _decode(bytes(args.types), bytes(args.dims), bytes(args.strides), bytes(args.concrete))
+
+
+@lru_cache(maxsize=65536)
+def _decode(types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> RecordedInputs:
+    kinds = _items(types)
+    shapes = _items(dims)
+    if not kinds or len(shapes) != len(kinds):
+        return RecordedInputs()
+    steps = _padded(_items(strides), len(kinds))
+    texts = _padded(_items(concrete), len(kinds))
+    values = tuple(map(_value, map(str, kinds), shapes, steps, texts))
+    return RecordedInputs(tuple(map(str, kinds)), values, known=True)
+
+
+def _items(raw: bytes) -> list[Any]:
+    if not raw:
+        return []
+    decoded = msgspec.json.decode(raw)
+    return decoded if isinstance(decoded, list) else []
+
+
+def _padded(items: list[Any], count: int) -> list[Any]:
+    return items if len(items) == count else [None] * count
+
+
+def _value(kind: str, shape: Any, strides: Any, text: Any) -> Recorded:
+    if kind == "TensorList":
+        inner = _padded(strides if isinstance(strides, list) else [], len(shape))
+        return tuple(_tensor("", s, t) for s, t in zip(shape, inner, strict=True) if isinstance(s, list))
+    if kind in DTYPES:
+        return _tensor(DTYPES[kind], shape, strides)
+    return _constant(text)
+
+
+def _tensor(dtype: str, shape: list[int], strides: Any) -> TensorSpec:
+    sizes = tuple(shape)
+    known = isinstance(strides, list) and len(strides) == len(sizes)
+    return TensorSpec(dtype, sizes, tuple(strides) if known else contiguous_strides(sizes))
+
+
+def _constant(text: Any) -> Constant | tuple[Constant, ...]:
+    """``2``, ``1.5``, ``True``, ``[1, -1]``; ``None`` for what Kineto leaves empty."""
+    if not isinstance(text, str) or text in ("", "None"):
+        return None
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        value = json.loads(text.replace("True", "true").replace("False", "false"))
+    except ValueError:
+        return _number(text)
+    return tuple(value) if isinstance(value, list) else value if isinstance(value, int | float) else text
+
+
+def _number(text: str) -> Constant:
+    try:
+        return float(text)  # "1." and "inf" are no JSON
+    except ValueError:
+        return text
