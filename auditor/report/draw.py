@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from auditor.report import svg
@@ -12,11 +13,17 @@ from auditor.report.subgraph import Edge, Node, Picture
 _CHAR, _SMALL = 7.25, 6.05
 """Width of a monospaced character at 12 and at 10 px, a little more than the widest common font's."""
 _LINE, _PAD = 15.0, 9.0
-_STUB = 19.0
-"""How far a wire runs straight down: the label sits on it, and no wire bends through a label."""
 
 
-def draw(picture: Picture, ident: str, title: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """An SVG element and its width in pixels."""
+
+    markup: str
+    width: float
+
+
+def draw(picture: Picture, ident: str, title: str) -> Drawing:
     """``picture`` as an SVG element. ``ident`` must be unique in the page."""
     sizes = {key: _size(node) for key, node in picture.nodes.items()}
     labels = _labels(picture)
@@ -26,7 +33,8 @@ def draw(picture: Picture, ident: str, title: str) -> str:
     boxes = [_node(node, placed.boxes[key]) for key, node in picture.nodes.items()]
     tags = [_tag(text, placed.boxes[key]) for key, text in labels.items()]
     content = "".join([*lines, *boxes, *tags])
-    return svg.drawing(ident, placed.width, placed.height, title, describe(picture), content, "graph")
+    markup = svg.drawing(ident, placed.width, placed.height, title, describe(picture), content, "graph")
+    return Drawing(markup, placed.width)
 
 
 def describe(picture: Picture) -> str:
@@ -52,7 +60,14 @@ def _labels(picture: Picture) -> dict[str, str]:
             labels.setdefault(edge.tail, edge.label)
         if edge.via and edge.via not in views.setdefault(edge.tail, []):
             views[edge.tail].append(edge.via)
-    return {key: f"{label}{_seen_as(views.get(key, []))}" for key, label in labels.items()}
+    return {
+        key: f"{label}{_seen_as(views.get(key, []))}" for key, label in labels.items() if not _several(picture, key)
+    }
+
+
+def _several(picture: Picture, key: str) -> bool:
+    """A fused kernel with unlike results: each result says itself what it is."""
+    return picture.nodes[key].kind == "fused" and len({e.label for e in picture.edges if e.tail == key}) > 1
 
 
 def _seen_as(views: list[str]) -> str:
@@ -81,13 +96,12 @@ def _edge(edge: Edge, path: list[tuple[float, float]]) -> str:
 
 
 def _curve(path: list[tuple[float, float]]) -> str:
-    """A path that leaves its tail straight, past the label, and enters every further point vertically."""
-    (x, y), *rest = path
-    d, start = [f"M{x:.1f} {y:.1f}"], (x, y + _STUB)
-    for (x0, y0), (x1, y1) in pairwise([start, *rest]):
+    """A path that leaves and enters every point vertically."""
+    d = [f"M{path[0][0]:.1f} {path[0][1]:.1f}"]
+    for (x0, y0), (x1, y1) in pairwise(path):
         mid = (y0 + y1) / 2
         bend = f"C{x0:.1f} {mid:.1f} {x1:.1f} {mid:.1f} {x1:.1f} {y1:.1f}"
-        d.append(f"L{x0:.1f} {y0:.1f}" + (f"L{x1:.1f} {y1:.1f}" if abs(x0 - x1) < 0.5 else bend))
+        d.append(f"L{x1:.1f} {y1:.1f}" if abs(x0 - x1) < 0.5 else bend)
     return "".join(d)
 
 

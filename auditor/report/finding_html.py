@@ -12,6 +12,8 @@ from auditor.report.subgraph import MOST_OPS, after, before
 from auditor.report.svg import escape
 
 _PLACES = 60
+_SIDE = {"before": 650.0, "after": 430.0}
+"""Widths, in pixels, up to which the two drawings fit side by side."""
 _NUMBERS = {2, 3, 4, 5, 6}
 
 
@@ -85,9 +87,10 @@ def _drawings(finding: Finding, graph: OpGraph | None, index: int) -> str:
     cut = f"; the first {MOST_OPS} ops are drawn, {count(picture.left_out)} more are not" if picture.left_out else ""
     now = draw(picture, f"f{index}-before", f"{finding.name} as recorded{at}")
     then = draw(after(picture, site, name), f"f{index}-after", f"{finding.name} once fused{at}")
-    figures = _figure("before", f"as recorded{at}: {_cost(site.kernels, site.bytes_now)}{cut}", now)
-    figures += _figure("after", f"once fused: {_cost(site.kernels_after, site.bytes_fused)}", then)
-    return f'<h4>Before and after, first site</h4><div class="pair">{figures}</div>'
+    stacked = " stacked" if now.width > _SIDE["before"] or then.width > _SIDE["after"] else ""
+    figures = _figure("before", f"as recorded{at}: {_cost(site.kernels, site.bytes_now)}{cut}", now.markup)
+    figures += _figure("after", f"once fused: {_cost(site.kernels_after, site.bytes_fused)}", then.markup)
+    return f'<h4>Before and after, first site</h4><div class="pair{stacked}">{figures}</div>'
 
 
 def _cost(kernels: int, moved: int) -> str:

@@ -39,7 +39,8 @@ def _table(ranked: list[Finding]) -> str:
     rows = "".join(map(_row, ranked[:_ROWS]))
     left = len(ranked) - _ROWS
     more = f'<div style="{_DIM}">and {plural(left, "smaller finding")}</div>' if left > 0 else ""
-    return f'<table style="border-collapse:collapse"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}'
+    grid = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+    return f'<table style="border-collapse:collapse;font-size:inherit">{grid}</table>{more}'
 
 
 def _row(finding: Finding) -> str:

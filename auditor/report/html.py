@@ -7,7 +7,7 @@ from auditor.graph.model import OpGraph
 from auditor.report import facts, headline, page, waterfall
 from auditor.report.finding_html import findings_table, section
 from auditor.report.format import count, duration, percent, plural, ratio, share, size
-from auditor.report.markup import cells, code, details, fact_list, lines, note_list, table
+from auditor.report.markup import cells, code, details, fact_list, lines, note_list, scroll, table
 from auditor.report.svg import escape
 
 _DRAWN = 40
@@ -66,8 +66,9 @@ def _time(document: Document, graph: OpGraph | None) -> str:
     parts = waterfall.split(document, graph)
     if parts is None:
         return "<section><h2>Where the time goes</h2><p>Nothing was timed.</p></section>"
+    bars = scroll("Where the time goes", waterfall.draw(parts), "scroll bare")
     remarks = "".join(f'<p class="dim">{escape(r)}</p>' for r in parts.remarks)
-    return f"<section><h2>Where the time goes</h2>{waterfall.draw(parts)}{remarks}</section>"
+    return f"<section><h2>Where the time goes</h2>{bars}{remarks}</section>"
 
 
 def _findings(document: Document, graph: OpGraph | None) -> str:

@@ -13,6 +13,8 @@ Key = str | tuple[int, int]
 """A node's own key, or ``(edge, layer)`` of the point where a long edge crosses a layer."""
 
 GAP_X, GAP_Y, MARGIN = 22.0, 50.0, 12.0
+LEAD = 19.0
+"""How far below its row an edge runs straight down: room for a label, and no edge bends through one."""
 _SWEEPS = 8
 _WAYPOINT = 10.0
 
@@ -180,8 +182,8 @@ def _place(layers: _Layers, sizes: Mapping[str, tuple[float, float]], edges: Seq
 def _path(index: int, edge: tuple[str, str], boxes: dict[str, Box], level: dict[str, int],
           center: dict[Key, float], left: float, tops: list[float]) -> list[tuple[float, float]]:  # fmt: skip
     tail, head = (boxes[k] for k in edge)
-    points = [(tail.center, tail.y + tail.height)]
+    points = [(tail.center, tail.y + tail.height), (tail.center, tops[level[edge[0]] + 1] - GAP_Y + LEAD)]
     for row in range(level[edge[0]] + 1, level[edge[1]]):
         x = center[index, row] - left
-        points += [(x, tops[row]), (x, tops[row + 1] - GAP_Y)]
+        points += [(x, tops[row]), (x, tops[row + 1] - GAP_Y + LEAD)]
     return [*points, (head.center, head.y)]

@@ -36,9 +36,9 @@ def table(caption: str, head: Sequence[str], rows: Iterable[str], numbers: Itera
     return scroll(caption, f"<table>{grid}</table>")
 
 
-def scroll(label: str, markup: str) -> str:
+def scroll(label: str, markup: str, css: str = "scroll") -> str:
     """A region that the keyboard can reach and scroll."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{markup}</div>'
+    return f'<div class="{css}" tabindex="0" role="region" aria-label="{escape(label)}">{markup}</div>'
 
 
 def details(summary: str, markup: str, css: str, *, is_open: bool = False) -> str:

@@ -29,7 +29,7 @@ p { margin: 6px 0; }
 a { color: var(--link); }
 code, pre, .mono { font: 13px/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 code { overflow-wrap: anywhere; }
-td code { overflow-wrap: break-word; }
+td code, th code { overflow-wrap: break-word; }
 pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: 10px 12px; overflow: auto;
   max-height: 420px; margin: 8px 0; }
 .dim { color: var(--dim); }
@@ -64,10 +64,12 @@ dl.facts dd { margin: 0; }
 .pair { display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start; }
 figure { margin: 0; min-width: 0; flex: 1 1 300px; }
 figure.before { flex-grow: 1.6; }
+.stacked figure { flex-basis: 100%; }
 figcaption { font-size: 13px; color: var(--dim); margin-bottom: 5px; }
 figure .scroll { max-height: 640px; background: var(--bg); }
 svg { display: block; }
-svg.waterfall { max-width: 100%; height: auto; }
+svg.waterfall { max-width: 100%; min-width: 620px; height: auto; }
+.scroll.bare { border: 0; border-radius: 0; }
 svg.graph { margin: 0 auto; }
 svg text { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: var(--text); }
 svg.waterfall text { font-family: system-ui, "Segoe UI", Roboto, sans-serif; font-size: 13.5px; }

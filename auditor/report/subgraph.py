@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from auditor.document import Site
-from auditor.graph.canonical import is_view, owner_of
-from auditor.graph.model import Arg, Op, OpGraph, Value
+from auditor.graph.canonical import is_view
+from auditor.graph.model import Arg, Op, OpGraph, Value, owner_of
 from auditor.report.format import clip, duration, plural, safe, shape, size
 
 MOST_OPS = 150
@@ -45,6 +45,8 @@ class Picture:
     nodes: dict[str, Node] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     left_out: int = 0
+    whole: dict[str, str] = field(default_factory=dict)
+    """The label of every input as a whole, for readers that take parts of it."""
 
     def connect(self, edge: Edge) -> None:
         """Add ``edge``, once."""
@@ -91,8 +93,11 @@ def _ends(picture: Picture, kind: Literal["input", "output"]) -> dict[str, Edge]
     found: dict[str, Edge] = {}
     for edge in picture.edges:
         key = edge.tail if kind == "input" else edge.head
-        if picture.nodes[key].kind == kind:
-            found.setdefault(key, edge)
+        if picture.nodes[key].kind != kind:
+            continue
+        first = found.setdefault(key, edge)
+        if (first.label, first.via) != (edge.label, edge.via) or (first.via and first.head != edge.head):
+            found[key] = Edge(edge.tail, edge.head, picture.whole.get(key, edge.label), edge.outside)
     return found
 
 
@@ -129,7 +134,11 @@ def _argument(arg: Arg) -> str:
 
 
 def _tensor(value: Value) -> str:
-    return f"{safe(value.dtype)}{shape(value.shape)}"
+    return clip(f"{safe(value.dtype)}{shape(value.shape)}", 44)
+
+
+def _made(value: Value) -> str:
+    return f"{_tensor(value)} · {size(value.nbytes)}"
 
 
 def _label(value: Value) -> str:
@@ -162,6 +171,7 @@ def _inputs(picture: Picture, members: list[Op]) -> None:
                 continue
             key = f"in{root.id}"
             picture.nodes.setdefault(key, Node(key, "input", _origin(root), (_tensor(root),)))
+            picture.whole[key] = _label(root)
             picture.connect(Edge(key, _key(op), _label(value), via=via))
 
 
@@ -189,7 +199,9 @@ def _outputs(picture: Picture, members: list[Op], saved: set[int]) -> None:
             why = _outside(value, inside, saved)
             if why:
                 key = f"out{value.id}"
-                picture.nodes[key] = Node(key, "output", clip(safe(value.name) or "output", 30), (clip(why, 44),))
+                picture.nodes[key] = Node(
+                    key, "output", clip(safe(value.name) or "output", 30), (_made(value), clip(why, 44))
+                )
                 picture.connect(Edge(_key(op), key, _label(value), outside=True))
 
 

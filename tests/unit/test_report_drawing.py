@@ -38,7 +38,9 @@ def test_a_norm_before_and_after():
                                   "mul(·, ·)", "_to_copy(·)", "mul(·, ·)"]  # fmt: skip
     assert now.nodes["op3"].lines == ("f32[2, 2048, 4096]", "31.0 µs")
     assert _titles(now, "input") == ["hidden from add", "weight"]
-    assert [n.lines for n in now.nodes.values() if n.kind == "output"] == [("read by mm",)]
+    assert [n.lines for n in now.nodes.values() if n.kind == "output"] == [
+        ("bf16[2, 2048, 4096] · 33.6 MB", "read by mm")
+    ]
     assert ("pow(·, 2)", "mean(·, [-1], True)", "[2, 2048, 4096] · 67.1 MB", "") in _edges(now)
     # WHEN it is fused THEN the same inputs and outputs hang on one kernel
     then = after(now, site, "rms_norm")
@@ -59,6 +61,8 @@ def test_views_are_folded_into_the_edges_and_slices_keep_their_own_size():
     picture = before(graph, Site(ops=[op.index for op in graph.ops]))
     assert picture is not None
     assert _titles(picture, "op") == ["silu(·)", "mul(·, ·)", "neg(·)"]
+    fused = after(picture, Site(ops=[]), "silu_mul")
+    assert _edges(fused)[0] == ("x", "silu_mul", "[4, 8] · 128 B", "")
     assert _edges(picture) == [
         ("x", "silu(·)", "[4, 4] · 64 B", "split"),
         ("x", "mul(·, ·)", "[4, 4] · 64 B", "split"),
@@ -75,7 +79,7 @@ def test_an_intermediate_that_is_read_outside_is_an_output_with_its_readers():
     )
     picture = before(graph, Site(ops=[0, 1], saved=[graph.ops[1].outputs[0].id]))
     assert picture is not None
-    outputs = {n.title: n.lines[0] for n in picture.nodes.values() if n.kind == "output"}
+    outputs = {n.title: n.lines[1] for n in picture.nodes.values() if n.kind == "output"}
     assert outputs == {"s": "read by neg, exp, sin and 1 more", "n": "saved for backward, result of the step"}
     assert [e for e in picture.edges if e.outside] == [
         Edge("op0", f"out{graph.ops[0].outputs[0].id}", "[8] · 32 B", outside=True),
@@ -148,6 +152,16 @@ def test_the_drawing_tells_a_screen_reader_what_it_shows():
     graph, ops = rms_graph()
     picture = before(graph, Site(ops=ops))
     assert picture is not None
-    drawing = draw(picture, "f1-before", "rms")
+    drawing = draw(picture, "f1-before", "rms").markup
     assert 'role="img" aria-labelledby="f1-before-t" aria-describedby="f1-before-d"' in drawing
     assert "8 kernels (2 inputs, 1 output): _to_copy(·) then pow(·, 2) then" in drawing
+
+
+def test_results_of_unlike_shapes_are_labelled_each_by_itself():
+    graph = parse("x: f32[8, 4]\ns = aten.add(x, 1)\nm = aten.mean(s, [-1])\nreturn s, m")
+    picture = before(graph, Site(ops=[0, 1]))
+    assert picture is not None
+    drawing = draw(after(picture, Site(ops=[0, 1]), "fused"), "a", "a").markup
+    assert "f32[8, 4] · 128 B" in drawing
+    assert "f32[8] · 32 B" in drawing
+    assert drawing.count('class="tag"') == 1

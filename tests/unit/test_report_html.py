@@ -111,7 +111,7 @@ def test_readers_without_sight_or_mouse_are_served(page):
     for svg in parsed.named("svg"):
         assert svg["role"] == "img"
         assert svg.get("aria-label") or svg["aria-labelledby"]
-    for attrs in (a for _, a in parsed.tags if a.get("class") == "scroll"):
+    for attrs in (a for _, a in parsed.tags if a.get("class", "").startswith("scroll")):
         assert attrs["tabindex"] == "0"
         assert attrs["aria-label"]
     assert "prefers-color-scheme: dark" in page

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 from report_factory import clean, hostile, llama, rms_finding, rope_finding
@@ -130,8 +133,6 @@ def test_hostile_names_cannot_steer_the_terminal():
 
 def test_hostile_names_stay_one_word_in_commands():
     # GIVEN a run whose id and refused rule hold quotes, bars and line ends
-    import shlex
-
     lines = [line for line in render(hostile(), None, "text", width=900).splitlines() if "why-not" in line]
     # WHEN a shell splits the command that the report proposes
     words = shlex.split(lines[0], comments=True)
@@ -261,3 +262,14 @@ def test_fitting_marks_what_it_cut():
 def test_an_unknown_format_is_refused():
     with pytest.raises(ValueError, match=r"unknown report format 'pdf'; one of text, json, markdown, html"):
         render(Document(), None, "pdf")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fmt", ["text", "json", "markdown", "html"])
+def test_no_format_needs_heavy_libraries(fmt):
+    program = (
+        "import sys; from auditor.report import render; from auditor.document import Document;"
+        f"render(Document(), None, {fmt!r});"
+        "print(sorted({'torch', 'pandas', 'dash', 'plotly', 'sqlalchemy', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
