@@ -133,12 +133,20 @@ def _audit(
     if rules is None:
         rules = rules_of(config)
     if device is None:
-        run.notes.append(unknown_device_note(graph.device_name, graph.device_kind))
+        device = _undescribed(graph)
+        run.notes.append(unknown_device_note(graph.device_name, device.kind))
     run.device = DeviceInfo(
-        name=graph.device_name or (device.name if device else ""), kind=graph.device_kind or "cpu",
-        peak_gbps=(device.peak_gbps or 0.0) if device else 0.0,
-    )  # fmt: skip
+        name=graph.device_name or device.name, kind=graph.device_kind or device.kind, peak_gbps=device.peak_gbps or 0.0
+    )
     return audit_graph(graph, rules=rules, device=device, config=config, run=run, overhead=overhead)
+
+
+def _undescribed(graph: OpGraph) -> Device:
+    """A device of which only name and kind are known: the savings model falls back on the trace itself."""
+    from auditor.devices.describe import KINDS, Device
+
+    kind = graph.device_kind if graph.device_kind in KINDS else "cpu"
+    return Device(name=graph.device_name or kind, kind=kind)  # type: ignore[arg-type]
 
 
 def rules_of(config: Config) -> list[Rule]:

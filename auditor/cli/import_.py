@@ -43,7 +43,7 @@ class ImportCommand(Command):
             )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
         emit(audit.document, audit.graph, args.format, args.output)
-        remark(f"stored as {run_id}; more: fusion-audit show {run_id} --format html -o report.html")
+        remark(f"stored as {run_id}")
         return 0
 
 

@@ -69,7 +69,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _test(args: argparse.Namespace) -> int:
-    from auditor.engine.rules import load_rule_files, run_rule_tests
+    from auditor.engine.rules import load_rule_files
+    from auditor.engine.ruletests import run_rule_tests
 
     rules = load_rule_files(args.paths) if args.paths else _rules(args)
     results = run_rule_tests(rules)
@@ -84,7 +85,7 @@ def _test(args: argparse.Namespace) -> int:
 
 
 def _new(args: argparse.Namespace) -> int:
-    from auditor.engine.rules import new_rule
+    from auditor.engine.newrule import new_rule
 
     folders = options.settings(args).rules
     path = new_rule(args.name, Path(folders[-1]) if folders else Path("audit_rules"))
