@@ -12,7 +12,7 @@
     module("model.layers.0.mlp", "LlamaMLP")
     source("model.py", 12, "forward")
     device("cuda:0")
-    return var                                  # what something outside reads
+    return var                                  # what something outside reads; without it: what no op reads
 
 A declaration of a name that is assigned before it is read types that result: so one of several results can be
 annotated. Two keywords belong to the text, not to the op: ``kernels=2`` and ``mutates=[x]``.

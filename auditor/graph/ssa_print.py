@@ -143,9 +143,9 @@ class _Printer:
         return f"{op.name}{overload}({', '.join(args)})"
 
     def arguments(self, op: Op) -> Iterator[str]:
-        parameters = signature(op.name) or ()
-        for i, arg in enumerate(without_trailing_defaults(op.name, op.args)):
-            parameter = parameters[i] if i < len(parameters) else None
+        args, parameters = without_trailing_defaults(op.name, op.args), signature(op.name) or ()
+        for i, arg in enumerate(args):
+            parameter = parameters[i] if len(args) <= len(parameters) else None  # else an overload of other arguments
             text = self.dtype_code(arg, parameter) or self.argument(arg)
             if parameter is None or not parameter.keyword:
                 yield text

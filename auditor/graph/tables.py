@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -203,7 +204,7 @@ def _value(
 def _op(row: tuple[Any, ...], values: dict[int, Value], decode: _Decoder) -> Op:
     (name, overload, args, outputs, mutates, module, module_class, file, line, function, phase, thread, sequence,
      inferred) = row  # fmt: skip
-    source = None if file is None else Source(file, line, function)
+    source = None if file is None else decode.source(file, line, function)
     return Op(
         0, name, decode(args), tuple([values[i] for i in outputs]), overload, (), tuple([values[i] for i in mutates]),
         module, module_class, source, phase, thread, sequence, inferred,
@@ -213,49 +214,48 @@ def _op(row: tuple[Any, ...], values: dict[int, Value], decode: _Decoder) -> Op:
 def _attach(graph: OpGraph, columns: list[list[Any]]) -> None:
     """Give kernels back to their ops. Rows of one op are neighbours, in order."""
     owned: dict[int, list[Kernel]] = {}
-    for op, *facts in zip(*columns, strict=True):
-        kernel = Kernel(*facts)
+    for op, name, start_us, dur_us, stream, device in zip(*columns, strict=True):
+        kernel = Kernel(name, start_us, dur_us, stream, device)
         (graph.unlinked if op is None else owned.setdefault(op, [])).append(kernel)
     for index, kernels in owned.items():
         graph.ops[index].kernels = tuple(kernels)
 
 
-def _tagged(arg: Any) -> Any:
-    """What JSON has no word for. :raises TypeError: for anything that is no argument of a graph."""
+def _encoded(op: Op) -> str:
+    try:
+        return _json(op.args)
+    except TypeError as e:
+        raise AuditError(f"op {op.index} ({op.name}) has an argument that cannot be stored: {e}") from None
+
+
+def _json(arg: Any) -> str:
+    """By hand: three times faster than a ``JSONEncoder`` that has to ask for every value."""
+    kind = type(arg)
+    if kind is int:
+        return repr(arg)
     if isinstance(arg, Value):
-        return {"v": arg.id}
+        return f'{{"v":{arg.id}}}'
+    if kind is tuple or kind is list:
+        return f"[{','.join(map(_json, arg))}]"
+    if isinstance(arg, float):
+        return repr(arg) if math.isfinite(arg) else f'{{"f":"{arg!r}"}}'
     if isinstance(arg, complex):
-        return {"c": [repr(arg.real), repr(arg.imag)]}
+        return f'{{"c":["{arg.real!r}","{arg.imag!r}"]}}'
+    if arg is None or isinstance(arg, (bool, int, str)):
+        return json.dumps(arg)
     raise TypeError(type(arg).__name__)
 
 
-_ENCODER = json.JSONEncoder(default=_tagged, allow_nan=False, separators=(",", ":"))
-
-
-def _encoded(op: Op) -> str:
-    try:
-        return _ENCODER.encode(op.args)
-    except TypeError as e:
-        raise AuditError(f"op {op.index} ({op.name}) has an argument that cannot be stored: {e}") from None
-    except ValueError:  # inf or nan somewhere inside
-        return _ENCODER.encode(_finite(op.args))
-
-
-def _finite(arg: Any) -> Any:
-    if isinstance(arg, tuple):
-        return [_finite(a) for a in arg]
-    return {"f": repr(arg)} if isinstance(arg, float) and not math.isfinite(arg) else arg
-
-
 class _Decoder:
-    """JSON text to arguments, with the values that it names."""
+    """JSON text to arguments, with the values that it names; equal places in the source become one object."""
 
     def __init__(self, values: dict[int, Value]) -> None:
         self.values = values
-        self.loads = json.JSONDecoder(object_hook=self.untagged).decode
+        self.source = cache(Source)
+        self.decode = json.JSONDecoder(object_hook=self.untagged).raw_decode
 
     def __call__(self, text: str) -> tuple[Arg, ...]:
-        return tuple([_tupled(a) if type(a) is list else a for a in self.loads(text)])
+        return tuple([_tupled(a) if type(a) is list else a for a in self.decode(text)[0]])
 
     def untagged(self, tag: dict[str, Any]) -> Value | complex | float:
         if "v" in tag:

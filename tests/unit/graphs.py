@@ -56,6 +56,7 @@ class Drawn:
             new.storage = x.storage
             self.add("aten.add_", (x, self.other()), [new], (x,))
             self.readable.remove(x)
+            x.escapes = False  # who reads it later from outside reads the new version
         elif kind == "view":
             view = self.graph.value(x.dtype, x.shape, x.strides, offset=x.offset, device=device, base=x)
             self.add("aten.alias", (x,), [view])
