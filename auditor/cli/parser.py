@@ -75,16 +75,15 @@ def load(verb: str) -> Command:
 def _top_parser() -> Parser:
     from auditor import __version__
 
-    parser = Parser(
+    parser = _Top(
         prog="fusion-audit", usage="fusion-audit VERB [options]", allow_abbrev=False,
         description="The kernels of a PyTorch model that should be one kernel, and what that costs.",
-        formatter_class=_VerbList,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"fusion-audit {__version__}")
     return parser
 
 
-class _VerbList(argparse.RawDescriptionHelpFormatter):
+class _Top(Parser):
     """Adds the verbs when the help is printed, and not before: that imports their modules."""
 
     def format_help(self) -> str:
