@@ -34,7 +34,7 @@ NOT_AN_OP = frozenset(
         "is_floating_point", "is_complex", "is_signed", "is_contiguous", "is_pinned", "is_same_size",
         "is_inference", "untyped_storage", "storage", "requires_grad_", "type", "is_tensor", "is_conj", "is_neg",
         "__reduce_ex__", "register_hook", "retain_grad", "has_names", "is_distributed", "is_coalesced",
-        "get_default_dtype",
+        "get_default_dtype", "_set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype", "clear_autocast_cache",
     }
 )  # fmt: skip
 """Torch functions that launch nothing, by name: annotating them would only cost time."""
@@ -78,6 +78,10 @@ class ModuleAnnotations:
                 nn_module.register_module_forward_pre_hook(self._enter),
                 nn_module.register_module_forward_hook(self._exit, always_call=True),
             ]
+
+    @property
+    def installed(self) -> bool:
+        return bool(self._handles)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -136,7 +140,9 @@ class SourceLines(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        frame = None if name in NOT_AN_OP else self._caller(sys._getframe(1))
+        # A range that is opened inside ours and closed after it would put the observer's stack out of order.
+        skip = name in NOT_AN_OP or "_record_function" in name
+        frame = None if skip else self._caller(sys._getframe(1))
         if frame is None:
             return func(*args, **(kwargs or {}))
         code = frame.f_code
@@ -178,11 +184,11 @@ def _push(mode: Any) -> None:
 
 def read_outputs(*results: Any) -> None:
     """``fa.outputs``: read every tensor in ``results``, so that the trace shows that it leaves the step."""
-    with annotation("fa.outputs"), torch.no_grad(), torch._C.DisableTorchFunction():
+    with annotation("fa.outputs"), torch._C.DisableTorchFunction(), torch.no_grad():
         for tensor in tensors_in(results):
             try:
-                torch.ops.aten.alias(tensor)
-            except Exception:  # an exotic tensor type without the op: nothing can be said of it
+                tensor.detach()
+            except Exception:  # an exotic tensor type without it: nothing can be said of that
                 continue
 
 

@@ -9,6 +9,7 @@ code sees none of it: its guards look at hooks and modes, and a change would com
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import threading
@@ -41,6 +42,7 @@ class Listener(Protocol):
     def optimizer_exit(self, optimizer: Any) -> None: ...
     def zero_grad_enter(self) -> None: ...
     def zero_grad_exit(self) -> None: ...
+    def compiled(self) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def own_profiler(self, file: str, line: int) -> None: ...
@@ -83,6 +85,9 @@ class TorchEvents:
     def install(self) -> None:
         self._patches = [
             _Patch(torch.autograd, "_engine_run_backward", self._wrap_backward),
+            _Patch(torch.Tensor, "backward", self._wrap_intercepted),
+            _Patch(torch.autograd, "backward", self._wrap_intercepted),
+            _Patch(torch.autograd, "grad", self._wrap_intercepted),
             _Patch(Optimizer, "__init__", self._wrap_optimizer_init),
             _Patch(Optimizer, "zero_grad", self._wrap_zero_grad),
             _Patch(autograd_profiler.profile, "_prepare_trace", self._wrap_prepare_trace),
@@ -92,6 +97,8 @@ class TorchEvents:
         ]
         if "torch._dynamo.eval_frame" in sys.modules:
             self._patch_dynamo()
+        if any(issubclass(type(thing), Optimizer) for thing in gc.get_objects()):
+            self._listener.optimizer_made()
         self._watch()
 
     def remove(self) -> None:
@@ -185,6 +192,20 @@ class TorchEvents:
 
         return run_backward
 
+    def _wrap_intercepted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Function modes intercept these functions, and one that is intercepting cannot be taken out."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.on_owner():
+                return original(*args, **kwargs)
+            self._listener.pause()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._listener.resume()
+
+        return call
+
     def _wrap_optimizer_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             self._listener.optimizer_made()
@@ -261,6 +282,7 @@ class TorchEvents:
             self._root = CompiledFunction(frame.f_locals.get("fn"))
             self._listener.root_enter(self._root, self._root.name, (), {})
         self._unwatch()
+        self._listener.compiled()
         self._listener.pause()
 
     def _leave_compiled(self, compiled: bool) -> None:
@@ -277,10 +299,14 @@ class TorchEvents:
         """A compiled module warns of global hooks when it is called; ours are gone before it does."""
 
         def has_any() -> bool:
+            if not self.on_owner() and not self.claim():
+                return bool(original())
             self._stop_discovery()
+            self._listener.pause()
             try:
                 return bool(original())
             finally:
+                self._listener.resume()
                 if self._root is None:
                     self._watch()
 

@@ -99,7 +99,8 @@ class GraphPass(TimingPass):
         self.modules = ModuleAnnotations()
         self.source = SourceLines()
         self._step = annotation("fa.step")
-        self._annotating = False
+        self._annotating = self._had_modules = False
+        self._paused = 0
 
     def _make(self) -> Any:
         self._observer.register_callback(str(self._et_part))
@@ -143,19 +144,28 @@ class GraphPass(TimingPass):
         mark_end()
 
     def pause(self) -> None:
-        """Compiled code begins: it must see neither hooks nor modes, or it would be compiled again."""
-        self.modules.remove()
-        self.source.remove()
+        """Hooks and modes out of sight, for code that they would change: compiled code is compiled again."""
+        if self._paused == 0:
+            self._had_modules = self.modules.installed
+            self.modules.remove()
+            self.source.remove()
+        self._paused += 1
 
     def resume(self) -> None:
-        if self._annotating:
-            self.modules.install()
+        """The end of :meth:`pause`; they nest."""
+        if self._paused == 0:  # the pause began before this pass
+            return
+        self._paused -= 1
+        if self._paused == 0 and self._annotating:
             self.source.install()
+            if self._had_modules:
+                self.modules.install()
 
     def _close(self) -> None:
         if self._annotating:
             self._annotating = False
-            self.pause()
+            self.modules.remove()
+            self.source.remove()
             self.modules.close()
             self._step.__exit__()
 

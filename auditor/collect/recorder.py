@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -46,8 +48,7 @@ class Recorder:
         self, folder: Path | None = None, *, steps: int = 5, warmup: int = 1, stop: bool = False,
         on_own_profiler: Callable[[OwnProfiler], BaseException] | None = None,
     ) -> None:  # fmt: skip
-        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="fusion-audit-")
-        self.folder = folder or Path(self._temporary.name if self._temporary else "")
+        self.folder = folder or _temporary_folder(self)
         self.recording = Recording(torch=torch_version())
         self._stop = stop
         self._on_own_profiler = on_own_profiler or _refuse_profiler
@@ -165,9 +166,11 @@ class Recorder:
     def zero_grad_exit(self) -> None:
         self._tracker.zero_grad_exit()
 
+    def compiled(self) -> None:
+        self._compiled = self._compiled or isinstance(self._pass, GraphPass)
+
     def pause(self) -> None:
         if isinstance(self._pass, GraphPass):
-            self._compiled = True
             self._pass.pause()
 
     def resume(self) -> None:
@@ -316,6 +319,18 @@ class Recorder:
         """A process that is forked under a running profiler would write into this one's trace."""
         if self._running and self._events.on_owner():
             self._tracker.hold_no_longer()
+
+
+def _temporary_folder(owner: Recorder) -> Path:
+    """A folder that is there as long as ``owner`` is, in this process."""
+    folder = tempfile.mkdtemp(prefix="fusion-audit-")
+    weakref.finalize(owner, _remove_folder, folder, os.getpid())
+    return Path(folder)
+
+
+def _remove_folder(folder: str, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _refuse_profiler(place: OwnProfiler) -> BaseException:

@@ -295,9 +295,9 @@ class StepTracker:
 
     def _end(self, cut: int | None) -> None:
         step, self.open, self._at = self.open, None, 0
-        self._zero.step_ended()
         if step is not None:
             self._handler.end(step, cut)
+        self._zero.step_ended()  # after the handler, which takes its time to write
 
     def _cancel(self) -> None:
         self.open, self._at = None, 0
@@ -323,7 +323,8 @@ class _ZeroGrad:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._ended = self._first = self._last = 0.0
+        self._ended: float | None = None
+        self._first = self._last = 0.0
         self._seen = 0
         self._leads = False
         self._follows = 0
@@ -352,7 +353,7 @@ class _ZeroGrad:
 
     def decide(self) -> None:
         """The next forward begins: which side was nearer?"""
-        if self._learned or not self._ended:
+        if self._learned or self._ended is None:
             return
         self._learned = True
         if self._seen and self._first - self._ended <= self._clock() - self._last:
