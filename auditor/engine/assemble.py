@@ -10,17 +10,24 @@ from dataclasses import dataclass
 
 from auditor.devices.describe import Device
 from auditor.document import (
-    CoverageInfo, Finding, Refused, Saving, Site, SourceInfo, Totals, TotalSaving,
+    CoverageInfo,
+    Finding,
+    Refused,
+    Saving,
+    Site,
+    SourceInfo,
+    Totals,
+    TotalSaving,
 )  # fmt: skip
 from auditor.engine.claims import Claims
 from auditor.engine.legality import Refusal, Region
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.engine.savings import KernelCost, SiteCost, StepModel, amdahl_cap, estimate, step_model, step_saving
-from auditor.engine.traffic import traffic_of
 from auditor.graph.model import Op, OpGraph, Source
 from auditor.graph.ops import base_name, is_memory_bound
 from auditor.graph.ssa import print_graph
+from auditor.graph.traffic import traffic_of
 
 MAX_MODULES = 1000
 """Module paths listed in one finding; a longer list is cut and the sites still carry theirs."""

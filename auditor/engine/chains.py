@@ -12,9 +12,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from auditor.engine.legality import Refusal, barrier_name, check
-from auditor.engine.propose import Candidate
+from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
-from auditor.graph.canonical import Canonical, CValue, Node, owner_of
+from auditor.graph.canonical import Canonical, CValue, Node
 from auditor.graph.model import Op
 from auditor.graph.ops import kind_of
 
@@ -37,7 +37,7 @@ class _Group:
     members: set[int] = field(default_factory=set)
 
 
-def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> tuple[list[Candidate], list[Refusal]]:
+def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals:
     """Maximal legal groups over the kernels that no other rule claimed."""
     grower = _Grower(graph, claimed)
     for node in graph.nodes:
@@ -54,7 +54,7 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> tuple[lis
             refusals.append(region)
         elif region.bytes_fused < region.bytes_now:
             candidates.append(Candidate(rule, region, {}, region.ops[-1]))
-    return candidates, refusals
+    return Proposals(candidates, refusals)
 
 
 class _Grower:
@@ -107,13 +107,14 @@ class _Grower:
 
     def _convex(self, theirs: _Group, ours: _Group, first: int, last: int) -> bool:
         """No path leaves the two and comes back: walk up from what comes in, and from what the host waits for."""
+        owners = self.graph.owners
         inside = theirs.members | ours.members
         pending = [
             made
             for group in (ours, theirs)
             for member in group.nodes
             for value in member.operands()
-            if (made := owner_of(value.value).producer) is not None and made.index not in inside and made.index > first
+            if (made := owners[value.value.id].producer) is not None and made.index not in inside and made.index > first
         ]
         barriers = self.graph.barriers
         for i in range(bisect_right(barriers, first), bisect_right(barriers, last - 1)):
@@ -124,8 +125,8 @@ class _Grower:
             if op.index in seen:
                 continue
             seen.add(op.index)
-            for value in op.inputs():
-                made = owner_of(value).producer
+            for value in self.graph.inputs[op.index]:
+                made = owners[value.id].producer
                 if made is None or made.index < first:
                     continue
                 if made.index in inside:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from auditor.engine.chains import propose_chains
 from auditor.engine.legality import Refusal
-from auditor.engine.propose import Candidate, propose
+from auditor.engine.propose import Candidate, Proposals, evaluate, propose
 from auditor.engine.rules import Rule
 from auditor.engine.siblings import propose_siblings
 from auditor.graph.canonical import Canonical
@@ -36,33 +36,50 @@ def claim(
     claimed by nobody, so no weaker rule reports the same place.
     """
     canonical = graph if isinstance(graph, Canonical) else Canonical(graph)
-    claims = Claims()
-    taken: set[int] = set()
+    claimer = _Claimer(canonical, keep)
     for turn in turns(rules):
-        candidates: list[Candidate] = []
-        refused: list[tuple[Rule, Refusal]] = []
-        for rule in turn:
-            found, reasons = _propose(canonical, rule, taken)
-            candidates.extend(found)
-            refused.extend((rule, r) for r in reasons)
+        claimer.take_turn(turn)
+    claimer.claims.sites.sort(key=lambda c: (c.region.ops[0].index, c.rule.id))
+    return claimer.claims
+
+
+class _Claimer:
+    def __init__(self, graph: Canonical, keep: Callable[[Candidate], bool] | None) -> None:
+        self.graph = graph
+        self.keep = keep
+        self.claims = Claims()
+        self.taken: set[int] = set()
+
+    def take_turn(self, turn: list[Rule]) -> None:
+        proposals = [(rule, self._propose(rule)) for rule in turn]
+        self._accept([c for _, p in proposals for c in p.candidates])
+        self._accept([c for rule, p in proposals for c in self._second_chance(rule, p)])
+        for rule, made in proposals:
+            self.claims.refused.extend((rule, r) for r in made.refusals if not self._all_taken(r))
+
+    def _propose(self, rule: Rule) -> Proposals:
+        if rule.siblings is not None:
+            return propose_siblings(self.graph, rule)
+        if rule.chain is not None:
+            return propose_chains(self.graph, rule, self.taken)
+        return propose(self.graph, rule)
+
+    def _second_chance(self, rule: Rule, proposals: Proposals) -> list[Candidate]:
+        """Smaller forms whose larger form lost its kernels to another site."""
+        free = (m for m in proposals.deferred if self.taken.isdisjoint(m.op_indices()))
+        evaluated = (evaluate(self.graph, rule, match) for match in free)
+        return [found for found in evaluated if isinstance(found, Candidate)]
+
+    def _accept(self, candidates: list[Candidate]) -> None:
         for candidate in sorted(candidates, key=_preference):
             members = {op.index for op in candidate.region.ops}
-            if members & taken:
-                continue
-            taken |= members
-            if keep is None or keep(candidate):
-                claims.sites.append(candidate)
-        claims.refused.extend((r, f) for r, f in refused if not taken.issuperset(op.index for op in f.ops) or not f.ops)
-    claims.sites.sort(key=lambda c: (c.region.ops[0].index, c.rule.id))
-    return claims
+            if self.taken.isdisjoint(members):
+                self.taken |= members
+                if self.keep is None or self.keep(candidate):
+                    self.claims.sites.append(candidate)
 
-
-def _propose(graph: Canonical, rule: Rule, taken: set[int]) -> tuple[list[Candidate], list[Refusal]]:
-    if rule.siblings is not None:
-        return propose_siblings(graph, rule)
-    if rule.chain is not None:
-        return propose_chains(graph, rule, taken)
-    return propose(graph, rule)
+    def _all_taken(self, refusal: Refusal) -> bool:
+        return bool(refusal.ops) and self.taken.issuperset(op.index for op in refusal.ops)
 
 
 def _preference(candidate: Candidate) -> tuple[int, int, int, str]:

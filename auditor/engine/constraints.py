@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from auditor.engine.match import Match
-from auditor.graph.canonical import CValue, owner_of
-from auditor.graph.model import Value
+from auditor.graph.canonical import CValue
+from auditor.graph.model import Value, owner_of
 
 Lookup = Callable[[str], Value | None]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from auditor.engine.traffic import bytes_of, traffic_of
-from auditor.graph.canonical import Canonical, owner_of
+from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, Value
 from auditor.graph.ops import kind_of
+from auditor.graph.traffic import bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,7 @@ def check(
     members = tuple(sorted(set(ops), key=lambda op: op.index))
     inside = {op.index for op in members}
     first, last = members[0], members[-1]
-    refusal = (
-        _one_place(members)
-        or _gemms(members, gemms)
-        or _write_between(graph, members, inside, first, last)
-    )
+    refusal = _one_place(members) or _gemms(members, gemms) or _write_between(graph, members, inside, first, last)
     if refusal:
         return refusal
     outputs, saved, escape = _outputs(graph, members, inside, allowed, names or {})
@@ -74,7 +70,7 @@ def check(
     bent = _not_convex(graph, members, inside, outputs, last)
     if bent:
         return bent
-    return _region(members, inside, outputs, saved)
+    return _region(graph, members, inside, outputs, saved)
 
 
 def _one_place(members: tuple[Op, ...]) -> Refusal | None:
@@ -104,7 +100,7 @@ def _gemms(members: tuple[Op, ...], limit: int) -> Refusal | None:
 def _write_between(graph: Canonical, members: tuple[Op, ...], inside: set[int], first: Op, last: Op) -> Refusal | None:
     writers = graph.writers
     for op in members:
-        for value in op.inputs():
+        for value in graph.inputs[op.index]:
             for writer in writers.get(value.storage, ()):
                 if first.index < writer.index < last.index and writer.index not in inside and writer.index > op.index:
                     return Refusal(f"{writer.name} writes in place to an input in between", first, writer, members)
@@ -161,7 +157,7 @@ def _not_convex(
         if op.index in barriers:
             return Refusal(f"{barrier_name(op)} in between waits for it: {op.name}", members[0], op, members)
         for value in op.outputs:
-            for reader in graph.readers.get(owner_of(value).id, ()):
+            for reader in graph.readers.get(graph.owners[value.id].id, ()):
                 if reader.index in inside:
                     return Refusal(f"a path leaves and comes back through {op.name}", members[0], op, members)
                 if reader.index < last.index:
@@ -174,12 +170,14 @@ def barrier_name(op: Op) -> str:
     return "a collective" if kind_of(op.name) == "collective" else "a host sync"
 
 
-def _region(members: tuple[Op, ...], inside: set[int], outputs: list[Value], saved: list[Value]) -> Region:
+def _region(
+    graph: Canonical, members: tuple[Op, ...], inside: set[int], outputs: list[Value], saved: list[Value]
+) -> Region:
     inputs: dict[int, Value] = {}
     for op in members:
         pure_write = set(op.mutates) if kind_of(op.name) in ("random", "copy") else set()
-        for value in op.inputs():
-            producer = owner_of(value).producer
+        for value in graph.inputs[op.index]:
+            producer = graph.owners[value.id].producer
             if value not in pure_write and (producer is None or producer.index not in inside):
                 inputs.setdefault(value.id, value)
     return Region(
@@ -187,7 +185,7 @@ def _region(members: tuple[Op, ...], inside: set[int], outputs: list[Value], sav
         inputs=tuple(inputs.values()),
         outputs=tuple(outputs),
         saved=tuple(saved),
-        bytes_now=sum(traffic_of(op).total for op in members),
+        bytes_now=sum(graph.traffic(op).total for op in members),
         bytes_read=bytes_of(inputs.values()),
         bytes_written=sum(v.nbytes for v in (*outputs, *saved)),
         kernels=sum(len(op.kernels) for op in members),

@@ -27,9 +27,18 @@ class Match:
     variables: dict[str, CValue]
     constants: dict[str, Any]
 
-    def node(self, name: str) -> Node | None:
-        return next((n for c, n in self.nodes.items() if c.name == name), None)
+    @property
+    def sink(self) -> Node:
+        """The node that makes the final result."""
+        return self.nodes[self.pattern.sink]
 
+    def op_indices(self) -> Iterator[int]:
+        """Indices of the recorded ops under the matched nodes."""
+        return (op.index for node in self.nodes.values() for op in node.ops)
+
+
+PHASE = "phase"
+"""Key of a binding: no kernel spans forward and backward, so a match stays in the phase of its anchor."""
 
 MAX_BINDINGS = 64
 """Ways tried for one anchor: a pattern over a symmetric region has many that differ in nothing."""
@@ -47,7 +56,7 @@ def find_matches(graph: Canonical, pattern: Pattern) -> Iterator[Match]:
         candidates = sorted((n for k in anchor.kinds for n in graph.by_kind.get(k, ())), key=lambda n: n.index)
     for node in candidates:
         seen: set[frozenset[int]] = set()
-        for binding in islice(_extend(_unify_call(anchor, node, {}), steps, 0), MAX_BINDINGS):
+        for binding in islice(_extend(_unify_call(anchor, node, {PHASE: node.phase}), steps, 0), MAX_BINDINGS):
             match = _as_match(pattern, binding)
             covered = frozenset(n.index for n in match.nodes.values())
             if covered not in seen:
@@ -96,7 +105,7 @@ def _unify_call(call: Call, node: Node, binding: Binding) -> Iterator[Binding]:
         if bound is node:
             yield binding
         return
-    if node.kind not in call.kinds:
+    if node.kind not in call.kinds or (node.phase is not None and node.phase != binding[PHASE]):
         return
     extended = {**binding, call: node}
     yield from _unify_args(call.args, node.args, extended)

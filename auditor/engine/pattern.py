@@ -27,7 +27,21 @@ from auditor.graph.ops import GEMM
 OP_CLASSES: dict[str, frozenset[str]] = {
     "gemm": frozenset(n.removeprefix("aten.") for n in GEMM if "backward" not in n),
     "activation": frozenset(
-        "relu gelu silu tanh sigmoid elu leaky_relu hardswish hardsigmoid hardtanh relu6 mish softplus".split()
+        [
+            "relu",
+            "gelu",
+            "silu",
+            "tanh",
+            "sigmoid",
+            "elu",
+            "leaky_relu",
+            "hardswish",
+            "hardsigmoid",
+            "hardtanh",
+            "relu6",
+            "mish",
+            "softplus",
+        ]
     ),
     "batched_gemm": frozenset({"bmm", "baddbmm", "matmul"}),
     "mask": frozenset({"add", "masked_fill"}),

@@ -12,8 +12,8 @@ from auditor.engine.constraints import lookup_in, violated
 from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.match import Match, find_matches
 from auditor.engine.rules import Rule
-from auditor.graph.canonical import Canonical, CValue, Node, owner_of
-from auditor.graph.model import Op
+from auditor.graph.canonical import Canonical, CValue, Node
+from auditor.graph.model import Op, owner_of
 
 
 @dataclass(slots=True, eq=False)
@@ -30,28 +30,39 @@ class Candidate:
         return self.region.bytes_now - self.region.bytes_fused
 
 
-def propose(graph: Canonical, rule: Rule) -> tuple[list[Candidate], list[Refusal]]:
+@dataclass(slots=True)
+class Proposals:
+    """What one rule would take. ``deferred`` are smaller forms inside legal larger ones: worth a look only
+    where the larger form loses its kernels to another site.
+    """
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    deferred: list[Match] = field(default_factory=list)
+
+
+def propose(graph: Canonical, rule: Rule) -> Proposals:
     """Every legal site of a pattern rule, overlapping ones included, and the refused."""
-    candidates: list[Candidate] = []
+    proposals = Proposals()
     refusals: dict[int, Refusal] = {}
     anchored: set[int] = set()
-    seen: set[tuple[int, ...]] = set()
     for pattern in rule.patterns:
         for match in find_matches(graph, pattern):
-            sink = match.nodes[pattern.sink]
-            result = _evaluate(graph, rule, match, sink)
-            if isinstance(result, Refusal):
-                refusals.setdefault(sink.op.index, result)
+            if all(index in anchored for index in match.op_indices()):
+                proposals.deferred.append(match)
                 continue
-            key = tuple(op.index for op in result.region.ops)
-            if key not in seen:
-                seen.add(key)
-                anchored.update(key)
-                candidates.append(result)
-    return candidates, [r for r in refusals.values() if not anchored.issuperset(op.index for op in r.ops)]
+            result = evaluate(graph, rule, match)
+            if isinstance(result, Refusal):
+                refusals.setdefault(match.sink.op.index, result)
+                continue
+            anchored.update(op.index for op in result.region.ops)
+            proposals.candidates.append(result)
+    proposals.refusals = [r for r in refusals.values() if not anchored.issuperset(op.index for op in r.ops)]
+    return proposals
 
 
-def _evaluate(graph: Canonical, rule: Rule, match: Match, sink: Node) -> Candidate | Refusal:
+def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal:
+    """Check the rule's constraints and legality for one match."""
     ops = [op for node in match.nodes.values() for op in node.ops]
     reason = violated(rule.where, lookup_in(match))
     if reason:
@@ -67,7 +78,7 @@ def _evaluate(graph: Canonical, rule: Rule, match: Match, sink: Node) -> Candida
         return Refusal("it is one kernel already", region.ops[0], region.ops[0], region.ops)
     if region.bytes_fused > region.bytes_now:
         return Refusal("the fused kernel would move more bytes", region.ops[0], region.ops[0], region.ops)
-    return Candidate(rule, region, casts.variant(), sink.op)
+    return Candidate(rule, region, casts.variant(), match.sink.op)
 
 
 def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from auditor.devices.describe import Device
@@ -13,40 +14,47 @@ SOFTMAX = frozenset({"aten._softmax", "aten._log_softmax", "aten._safe_softmax"}
 HALF_PRECISION = frozenset({"bf16", "f16"})
 
 
-def memory_us(read: int, written: int, device: Device, *, in_cache: bool = False) -> float:
-    """Time to move these bytes on ``device``; grows with either. 1 GB/s where the bandwidth is not known.
+@dataclass(frozen=True)
+class Memory:
+    """The memory of ``device`` as the kernels of one site see it.
 
-    ``in_cache``: the intermediates of the site fit in the last-level cache.
+    ``in_cache``: what one kernel leaves for the next is still in the last-level cache.
+    ``scale``: bytes of the site's largest kernel; picks the bandwidth on a calibrated curve.
+    ``level``: how many times longer than the device's figures say the site's own kernels took.
     """
-    if device.curve:
-        moved = _along(read + written, [(p.bytes, p.bytes / p.gbps / 1e3) for p in device.curve])
-        faults = _along(written, [(p.bytes // 3, p.bytes / 3 * p.fresh_ns_per_kb / 1024e3) for p in device.curve])
-        return moved + faults
-    return (read + written) / (reference_gbps(device, in_cache=in_cache) * 1e3)
 
+    device: Device
+    in_cache: bool = False
+    scale: int = 0
+    level: float = 1.0
 
-def reference_gbps(device: Device, *, in_cache: bool) -> float:
-    """The bandwidth that a good kernel reaches there; 1 where it is not known (only ratios are used then)."""
-    if in_cache and device.cache_gbps:
-        return device.cache_gbps
-    return device.achievable_gbps or 1.0
+    def us(self, read: int, written: int) -> float:
+        """Time to move these bytes; grows with either."""
+        if not self.device.curve:
+            return self.level * (read + written) / (self.reference_gbps * 1e3)
+        scale = max(self.scale, 1)
+        per_byte = _along(scale, [(p.bytes, p.bytes / p.gbps / 1e3) for p in self.device.curve]) / scale
+        faults = [(p.bytes // 3, p.bytes / 3 * p.fresh_ns_per_kb / 1024e3) for p in self.device.curve]
+        return self.level * ((read + written) * per_byte + _along(written, faults))
 
+    @property
+    def reference_gbps(self) -> float:
+        """What a good kernel reaches; 1 where nobody knows (``level`` then carries the trace's own figure)."""
+        if self.in_cache and self.device.cache_gbps:
+            return self.device.cache_gbps
+        return self.device.achievable_gbps or 1.0
 
-def is_bound(device: Device, *, in_cache: bool) -> bool:
-    """Whether no kernel can beat :func:`reference_gbps`: a known cache or memory limit, and no drifting clock."""
-    if device.curve or device.achievable_gbps is None:
-        return False
-    return not in_cache or device.cache_gbps is not None
+    @property
+    def is_limit(self) -> bool:
+        """Whether no kernel beats the reference: a known cache or memory limit. A shared CPU's clock drifts both ways."""
+        if self.device.curve or self.device.achievable_gbps is None:
+            return False
+        return not self.in_cache or self.device.cache_gbps is not None
 
-
-def peak_us(moved: int, device: Device, *, in_cache: bool = False) -> float | None:
-    """Time at the device's peak bandwidth, ``None`` where it is not known."""
-    if device.curve:
-        best = [(p.bytes, p.bytes / p.gbps / 1e3) for p in device.curve]
-        return min(_along(moved, best), moved / (device.peak_gbps or 1e9) / 1e3)
-    if in_cache:
-        return moved / device.cache_gbps / 1e3 if device.cache_gbps else None
-    return moved / device.peak_gbps / 1e3 if device.peak_gbps else None
+    def peak_us(self, moved: int) -> float | None:
+        """Time at the peak bandwidth of the level that holds the intermediates, ``None`` where it is not known."""
+        peak = self.device.cache_gbps if self.in_cache else self.device.peak_gbps
+        return moved / (peak * 1e3) if peak else None
 
 
 def _along(size: int, points: Sequence[tuple[int, float]]) -> float:
@@ -61,10 +69,22 @@ def _along(size: int, points: Sequence[tuple[int, float]]) -> float:
     return last_us * size / max(last_size, 1)
 
 
-def combine(memory: float, hideable: float, additive: float, device: Device) -> float:
+def combine(memory: float, hideable: float, device: Device) -> float:
     """Memory traffic and arithmetic of one kernel: ``overlap`` of the lesser hides behind the greater."""
-    overlap = 1.0 if device.overlap is None else device.overlap
-    return max(memory, hideable) + (1.0 - overlap) * min(memory, hideable) + additive
+    return max(memory, hideable) + _visible(device) * min(memory, hideable)
+
+
+def arithmetic_shown(beyond_fixed: float, memory: float, device: Device) -> float:
+    """Arithmetic of a kernel that took ``beyond_fixed`` where its bytes take ``memory``: :func:`combine` undone."""
+    visible = _visible(device)
+    outweighs = beyond_fixed - visible * memory
+    if outweighs >= memory:
+        return outweighs
+    return min(memory, max(0.0, beyond_fixed - memory) / visible) if visible > 0.0 else 0.0
+
+
+def _visible(device: Device) -> float:
+    return 0.0 if device.overlap is None else 1.0 - device.overlap
 
 
 def is_transcendental(op: str) -> bool:
@@ -84,12 +104,3 @@ def op_ns(op: str, device: Device) -> tuple[float, float]:
         return device.op_ns.get("aten.exp", 0.0) + device.op_ns.get("aten.div", 0.0), 2 * one_pass
     passes = {"reduction": one_pass, "norm": 2 * one_pass}.get(kind_of(plain), 0.0)
     return (0.0, passes) if passes else (device.op_ns.get(op, device.op_ns.get(plain, 0.0)), 0.0)
-
-
-def arithmetic_shown(beyond_fixed: float, memory: float, device: Device) -> float:
-    """Arithmetic of a kernel that took ``beyond_fixed`` where its bytes take ``memory``: :func:`combine` undone."""
-    visible = 0.0 if device.overlap is None else 1.0 - device.overlap
-    outweighs = beyond_fixed - visible * memory
-    if outweighs >= memory:
-        return outweighs
-    return min(memory, max(0.0, beyond_fixed - memory) / visible) if visible > 0.0 else 0.0

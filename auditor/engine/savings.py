@@ -2,12 +2,11 @@
 
 The time of a site after fusion has three parts::
 
-    after = GEMMs  +  fixed cost of the kernels that remain
-          + combine(level × memory(bytes that still move), arithmetic)
+    after = GEMMs + fixed cost of the kernels that remain + combine(memory(bytes that still move), arithmetic)
 
-* ``memory()`` is the device's time for those bytes: the achievable bandwidth of its description, the cache's
-  where all intermediates fit in it, or the calibrated curve of this machine (which also knows page faults).
-* ``level`` is how these very kernels did against that: the median over the site's plain streaming kernels.
+* ``memory`` is the device's time for those bytes, times how these very kernels did against it: the median over the
+  site's plain streaming kernels. Never better than the achievable bandwidth of the device's description, or its
+  cache's where the intermediates fit in it.
 * ``arithmetic`` is what memory traffic does not hide. On a calibrated machine it is measured per op; elsewhere
   it is what a transcendental kernel took beyond its bytes.
 * GEMMs keep their time: a fusion only removes what is read again, intermediate traffic and launches.
@@ -17,7 +16,7 @@ Checked against measurements by ``benchmarks/savings.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from auditor.devices.describe import Device
@@ -26,30 +25,31 @@ from auditor.engine.cpu_code import spilled
 from auditor.engine.roofline import (
     HALF_PRECISION,
     SOFTMAX,
+    Memory,
     arithmetic_shown,
     combine,
-    is_bound,
     is_streaming,
     is_transcendental,
-    memory_us,
     op_ns,
-    peak_us,
 )
 from auditor.engine.step_time import StepModel, amdahl_cap, step_model, step_saving
 
 __all__ = [
+    "After",
     "Estimate",
     "KernelCost",
     "SiteCost",
     "StepModel",
     "amdahl_cap",
     "estimate",
+    "site_memory",
     "step_model",
     "step_saving",
+    "time_after",
 ]
 
-REDUCTION_DISCOUNT = 1.2
-"""A fused reduction takes 10-25 % longer than its bytes say (measured for rms_norm, add+rms_norm; DESIGN §8)."""
+REDUCTION_FACTOR = 1.2
+"""A fused reduction takes 10-25 % longer than its bytes say (measured for rms_norm and add + rms_norm)."""
 
 STREAMING_SHARE = 0.1
 """Kernels that move less than this part of the site's largest kernel say nothing about bandwidth."""
@@ -57,7 +57,7 @@ STREAMING_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Estimate:
-    """Device time saved: 0 ≤ ``likely_us`` ≤ ``ideal_us`` ≤ the site's time now."""
+    """Device time saved: 0 ≤ ``likely_us`` ≤ ``ideal_us`` ≤ the site's time now. ``formula`` is one readable line."""
 
     ideal_us: float
     likely_us: float
@@ -66,7 +66,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class After:
-    """The parts of a site's time after fusion, in microseconds."""
+    """The parts of a site's time after fusion; ``arithmetic_us`` is the part of ``body_us`` before any of it hides."""
 
     gemm_us: float
     fixed_us: float
@@ -80,99 +80,98 @@ class After:
 
 def estimate(site: SiteCost, device: Device) -> Estimate:
     """Ideal and likely device time saved by fusing ``site`` on ``device``. Zero where the kernels have no timing."""
-    now = site.now_us
-    moved = sum(k.bytes for k in site.kernels)
+    now, moved = site.now_us, sum(k.bytes for k in site.kernels)
     sizes = f"{len(site.kernels)} kernels move {_mb(moved)}, {site.kernels_after} would move {_mb(site.bytes_fused)}"
     if now <= 0:
         return Estimate(0.0, 0.0, f"{sizes}; no timing, so no time saved is claimed")
     if site.family == "horizontal":
         return _siblings(site, device, sizes)
-    in_cache = fits_in_cache(site, device)
-    level = achieved_level(site, device, in_cache)
-    after = time_after(site, device, level, in_cache)
-    ideal = min(now, max(0.0, now - after.gemm_us - _ideal_us(site, device, level, in_cache)))
+    memory = site_memory(site, device)
+    after = time_after(site, memory)
+    ideal = min(now, max(0.0, now - after.gemm_us - _ideal_us(site, memory)))
     likely = min(ideal, max(0.0, now - after.us))
-    return Estimate(ideal, likely, f"{sizes}: {_spelled(now, after)}{_cache_note(device, in_cache)}")
+    return Estimate(ideal, likely, f"{sizes}: {_spelled(now, after)}{_cache_note(memory)}")
 
 
-def fits_in_cache(site: SiteCost, device: Device) -> bool:
-    """Whether what one kernel leaves for the next is still in the last-level cache when it is read."""
+def site_memory(site: SiteCost, device: Device) -> Memory:
+    """The memory that the site's kernels saw: level 1 is the device's own figure, more is slower."""
     largest = max((k.bytes for k in site.kernels if not k.is_gemm), default=0)
-    return device.cache_bytes is not None and largest <= device.cache_bytes
+    in_cache = device.cache_bytes is not None and largest <= device.cache_bytes
+    memory = Memory(device, in_cache, scale=largest)
+    level = _achieved_level(site, memory)
+    return replace(memory, level=max(1.0, level) if memory.is_limit else level)
 
 
-def achieved_level(site: SiteCost, device: Device, in_cache: bool) -> float:
-    """How many times longer than :func:`memory_us` the site's streaming kernels took; at least 1 under a hard limit."""
-    ratios = [_ratio(k, device, in_cache) for k in _telling(site.kernels)]
-    if not ratios:
-        rest = [k for k in site.kernels if not k.is_gemm and k.bytes] or [k for k in site.kernels if k.bytes]
-        ratios = [min((_ratio(k, device, in_cache) for k in rest), default=1.0)]
-        if device.curve:
-            ratios = [min(1.0, ratios[0])]
-    level = median(ratios)
-    return max(1.0, level) if is_bound(device, in_cache=in_cache) else level
+def _achieved_level(site: SiteCost, memory: Memory) -> float:
+    """Median over the kernels that tell bandwidth; without any, the best that the site shows."""
+    floor = max(1, int(STREAMING_SHARE * memory.scale))
+    if ratios := [_ratio(k, memory) for k in site.kernels if is_streaming(k.op) and k.bytes >= floor]:
+        return median(ratios)
+    others = [_ratio(k, memory) for k in site.kernels if k.bytes and (not k.is_gemm or not memory.scale)]
+    best = min(others, default=1.0)
+    return min(1.0, best) if memory.device.curve else best
 
 
-def _telling(kernels: tuple[KernelCost, ...]) -> list[KernelCost]:
-    largest = max((k.bytes for k in kernels if not k.is_gemm), default=0)
-    return [k for k in kernels if is_streaming(k.op) and k.bytes >= max(1, STREAMING_SHARE * largest)]
+def _ratio(kernel: KernelCost, memory: Memory) -> float:
+    return _beyond_fixed(kernel, memory.device) / memory.us(kernel.bytes_read, kernel.bytes_written)
 
 
-def _ratio(kernel: KernelCost, device: Device, in_cache: bool) -> float:
-    beyond = max(0.0, kernel.dur_us - (device.min_kernel_us or 0.0))
-    return beyond / memory_us(kernel.bytes_read, kernel.bytes_written, device, in_cache=in_cache)
+def _beyond_fixed(kernel: KernelCost, device: Device) -> float:
+    return max(0.0, kernel.dur_us - (device.min_kernel_us or 0.0))
 
 
-def time_after(site: SiteCost, device: Device, level: float, in_cache: bool) -> After:
-    """Time of the fused kernels, part by part."""
-    gemms = [k for k in site.kernels if k.is_gemm]
-    read, written = site.bytes_read_fused, site.bytes_written_fused
-    if gemms:  # what a GEMM reads and writes is in its own time
-        read = max(0, read - sum(k.bytes_read for k in gemms))
-        written = max(0, written - sum(k.bytes_written for k in gemms))
-    more_read, more_written = spilled(site) if device.op_ns else (0, 0)
-    memory = level * memory_us(read + more_read, written + more_written, device, in_cache=in_cache)
+def time_after(site: SiteCost, memory: Memory) -> After:
+    """Time of the fused kernels, part by part; not clipped, so it can exceed the time now."""
+    device, gemms = memory.device, [k for k in site.kernels if k.is_gemm]
+    read, written = _beside_gemms(site)
+    spilled_read, spilled_written = spilled(site) if device.op_ns else (0, 0)
+    memory_us = memory.us(read + spilled_read, written + spilled_written)
     if site.family == "reduction" and not device.op_ns:
-        memory *= REDUCTION_DISCOUNT
-    hideable, additive = arithmetic_us(site, device, level, in_cache)
-    body = combine(memory, hideable, additive, device)
+        memory_us *= REDUCTION_FACTOR
+    hideable, additive = arithmetic_us(site, memory)
     fixed = (device.min_kernel_us or 0.0) * max(0, site.kernels_after - len(gemms))
+    body = combine(memory_us, hideable, device) + additive
     return After(sum(k.dur_us for k in gemms), fixed, body, hideable + additive)
 
 
-def arithmetic_us(site: SiteCost, device: Device, level: float, in_cache: bool) -> tuple[float, float]:
+def _beside_gemms(site: SiteCost) -> tuple[int, int]:
+    """Fused bytes (read, written) that are not in a GEMM's own time already."""
+    gemms = [k for k in site.kernels if k.is_gemm]
+    read = site.bytes_read_fused - sum(k.bytes_read for k in gemms)
+    written = site.bytes_written_fused - sum(k.bytes_written for k in gemms)
+    return max(0, read), max(0, written)
+
+
+def arithmetic_us(site: SiteCost, memory: Memory) -> tuple[float, float]:
     """(what memory traffic may hide, what nothing hides) of the arithmetic that fusion cannot remove."""
+    device = memory.device
     if not device.op_ns:
-        return 0.0, sum(_beyond_bytes(k, device, level, in_cache) for k in site.kernels if is_transcendental(k.op))
-    inline = sum(_inline_us(k, device, level, in_cache) for k in site.kernels)
+        return 0.0, sum(_beyond_bytes(k, memory) for k in site.kernels if is_transcendental(k.op))
+    inline = sum(_inline_us(k, memory) for k in site.kernels)
     passes = sum(k.numel * op_ns(k.op, device)[1] for k in site.kernels) / 1e3
-    if site.kernels and site.kernels[-1].dtype in HALF_PRECISION:
+    if site.kernels and site.kernels[-1].dtype in HALF_PRECISION:  # rounding the results to 16 bits
         inline += site.bytes_written_fused / 2 * device.op_ns.get("cast", 0.0) / 1e3
     return inline, passes
 
 
-def _inline_us(kernel: KernelCost, device: Device, level: float, in_cache: bool) -> float:
+def _inline_us(kernel: KernelCost, memory: Memory) -> float:
     """Calibrated arithmetic, or what the kernel showed if that is more: the machine may be slower than it was then."""
-    calibrated = kernel.numel * op_ns(kernel.op, device)[0] / 1e3
+    calibrated = kernel.numel * op_ns(kernel.op, memory.device)[0] / 1e3
     if not calibrated or not is_transcendental(kernel.op) or kernel.plain in SOFTMAX:
         return calibrated
-    beyond = max(0.0, kernel.dur_us - (device.min_kernel_us or 0.0))
-    bytes_us = level * memory_us(kernel.bytes_read, kernel.bytes_written, device, in_cache=in_cache)
-    return max(calibrated, arithmetic_shown(beyond, bytes_us, device))
+    bytes_us = memory.us(kernel.bytes_read, kernel.bytes_written)
+    return max(calibrated, arithmetic_shown(_beyond_fixed(kernel, memory.device), bytes_us, memory.device))
 
 
-def _beyond_bytes(kernel: KernelCost, device: Device, level: float, in_cache: bool) -> float:
-    bytes_us = level * memory_us(kernel.bytes_read, kernel.bytes_written, device, in_cache=in_cache)
-    return max(0.0, kernel.dur_us - (device.min_kernel_us or 0.0) - bytes_us)
+def _beyond_bytes(kernel: KernelCost, memory: Memory) -> float:
+    return max(0.0, _beyond_fixed(kernel, memory.device) - memory.us(kernel.bytes_read, kernel.bytes_written))
 
 
-def _ideal_us(site: SiteCost, device: Device, level: float, in_cache: bool) -> float:
-    """``bytes_fused`` at peak bandwidth; at the bandwidth achieved where the peak is not known."""
-    moved = site.bytes_fused
-    if any(k.is_gemm for k in site.kernels):
-        moved = max(0, moved - sum(k.bytes for k in site.kernels if k.is_gemm))
-    at_peak = peak_us(moved, device, in_cache=in_cache)
-    return level * memory_us(moved, 0, device, in_cache=in_cache) if at_peak is None else at_peak
+def _ideal_us(site: SiteCost, memory: Memory) -> float:
+    """The fused bytes at peak bandwidth; at the bandwidth achieved where the peak is not known."""
+    read, written = _beside_gemms(site)
+    at_peak = memory.peak_us(read + written)
+    return memory.us(read, written) if at_peak is None else at_peak
 
 
 def _siblings(site: SiteCost, device: Device, sizes: str) -> Estimate:
@@ -183,10 +182,9 @@ def _siblings(site: SiteCost, device: Device, sizes: str) -> Estimate:
     """
     moved, now = sum(k.bytes for k in site.kernels), site.now_us
     fixed = (device.min_kernel_us or 0.0) * max(0, len(site.kernels) - site.kernels_after)
-    removed = max(0, moved - site.bytes_fused)
-    at_limit = memory_us(moved, 0, device) if device.achievable_gbps else now
-    share = min(1.0, at_limit / now)
-    again_us = now * removed / moved if moved else 0.0
+    again_us = now * max(0, moved - site.bytes_fused) / moved if moved else 0.0
+    known = device.achievable_gbps is not None
+    share = min(1.0, Memory(device, scale=moved).us(moved, 0) / now) if known else 1.0
     ideal = min(now, again_us + fixed)
     likely = min(ideal, share * again_us + fixed)
     return Estimate(ideal, likely, f"{sizes}: {share:.0%} bound by bytes, {likely:.1f} of {now:.1f} us saved")
@@ -196,13 +194,13 @@ def _spelled(now: float, after: After) -> str:
     parts = [f"{after.gemm_us:.1f} GEMM"] if after.gemm_us else []
     parts += [f"{after.body_us:.1f} bytes and arithmetic"]
     if after.arithmetic_us > 0:
-        parts[-1] += f" ({after.arithmetic_us:.1f} of it arithmetic before overlap)"
+        parts[-1] += f" ({after.arithmetic_us:.1f} of arithmetic, in part hidden)"
     parts += [f"{after.fixed_us:.1f} fixed"] if after.fixed_us else []
     return f"{now:.1f} us now, {after.us:.1f} us after = {' + '.join(parts)}"
 
 
-def _cache_note(device: Device, in_cache: bool) -> str:
-    return f"; intermediates fit in the {_mb(device.cache_bytes or 0)} cache" if in_cache else ""
+def _cache_note(memory: Memory) -> str:
+    return f"; intermediates fit in the {_mb(memory.device.cache_bytes or 0)} cache" if memory.in_cache else ""
 
 
 def _mb(size: int) -> str:

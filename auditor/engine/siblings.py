@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import defaultdict
 
 from auditor.engine.legality import Refusal, check
-from auditor.engine.propose import Candidate
+from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
-from auditor.engine.traffic import region_of
-from auditor.graph.canonical import Canonical, CValue, Node, owner_of
-from auditor.graph.model import Op, Value
+from auditor.graph.canonical import Canonical, CValue, Node
+from auditor.graph.model import Op, Value, owner_of
+from auditor.graph.traffic import region_of
 
 SIBLING_KINDS = frozenset({"mm", "addmm", "linear"})
 
 
-def propose_siblings(graph: Canonical, rule: Rule) -> tuple[list[Candidate], list[Refusal]]:
+def propose_siblings(graph: Canonical, rule: Rule) -> Proposals:
     """Sets of GEMMs on one input: same activations, same dtype, weights that are parameters, no adapters."""
     options = rule.siblings or {}
     groups: dict[tuple[object, ...], list[Node]] = defaultdict(list)
@@ -31,7 +31,7 @@ def propose_siblings(graph: Canonical, rule: Rule) -> tuple[list[Candidate], lis
     refusals: list[Refusal] = []
     for nodes in groups.values():
         nodes.sort(key=lambda n: n.index)
-        kept = _alike(graph, nodes, options.get("narrowest", 1 / 16))
+        kept = _alike(nodes, options.get("narrowest", 1 / 16))
         if len(kept) < options.get("min", 2):
             if len(nodes) >= options.get("min", 2):
                 ops = tuple(n.op for n in nodes)
@@ -42,7 +42,7 @@ def propose_siblings(graph: Canonical, rule: Rule) -> tuple[list[Candidate], lis
             refusals.append(region)
         else:
             candidates.append(Candidate(rule, region, {"width": str(len(kept))}, kept[-1].op))
-    return candidates, refusals
+    return Proposals(candidates, refusals)
 
 
 def _key(node: Node) -> tuple[object, ...] | None:
@@ -64,16 +64,16 @@ def _width(node: Node) -> int:
     return node.op.outputs[0].shape[-1] if node.op.outputs and node.op.outputs[0].shape else 0
 
 
-def _alike(graph: Canonical, nodes: list[Node], narrowest: float) -> list[Node]:
+def _alike(nodes: list[Node], narrowest: float) -> list[Node]:
     distinct: dict[object, Node] = {}
     for node in nodes:
-        if not _is_adapter(graph, node):
+        if not _is_adapter(node):
             distinct.setdefault(region_of(node.args[1].root.value), node)
     widest = max((_width(n) for n in distinct.values()), default=0)
     return [n for n in distinct.values() if _width(n) >= widest * narrowest]
 
 
-def _is_adapter(graph: Canonical, node: Node) -> bool:
+def _is_adapter(node: Node) -> bool:
     """A low-rank pair: the narrow result goes straight into another GEMM with a weight of its own."""
     out = node.outs[0] if node.outs else None
     if out is None:

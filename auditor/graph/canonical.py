@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from auditor.graph.layout import slice_of
-from auditor.graph.model import Op, OpGraph, Value
+from auditor.graph.model import Op, OpGraph, Value, owner_of
 from auditor.graph.normal import IDENTITY_KINDS, normalise_call
 from auditor.graph.ops import DATA_DEPENDENT, base_name, kind_of
+from auditor.graph.traffic import Traffic, traffic_of
 
 
 class CValue:
@@ -38,7 +39,7 @@ class CValue:
 class Node:
     """A canonical op over the recorded ``ops`` (in order; empty for a slice)."""
 
-    __slots__ = ("args", "dead", "index", "kind", "ops", "outs")
+    __slots__ = ("args", "dead", "index", "kind", "ops", "outs", "phase")
 
     def __init__(self, kind: str, args: tuple[Any, ...], ops: tuple[Op, ...], index: int) -> None:
         self.kind = kind
@@ -47,6 +48,7 @@ class Node:
         self.index = index
         self.outs: list[CValue] = []
         self.dead = False
+        self.phase = ops[-1].phase if ops else None
 
     @property
     def op(self) -> Op:
@@ -69,13 +71,6 @@ def _operands(args: tuple[Any, ...]) -> Iterator[CValue]:
             yield from _operands(arg)
 
 
-def owner_of(value: Value) -> Value:
-    """The value that owns the content that ``value`` is a view of."""
-    while value.base is not None:
-        value = value.base
-    return value
-
-
 def _rank_of(arg: Any) -> int | None:
     return len(arg.value.shape) if type(arg) is CValue else None
 
@@ -83,6 +78,8 @@ def _rank_of(arg: Any) -> int | None:
 class Canonical:
     """The canonical nodes of a graph in execution order, and who reads what.
 
+    ``inputs`` lists the distinct values that each op reads, ``owners`` the value that owns the content of
+    each value, both by index.
     ``readers`` maps the id of a value that owns its content to the kernel ops that read it, through
     any view; ``escaping`` holds the ids of those that something outside the window reads;
     ``barriers`` the op indices of host syncs, collectives and data-dependent shapes.
@@ -95,6 +92,9 @@ class Canonical:
         self.node_of: dict[int, Node] = {}
         self.readers: dict[int, list[Op]] = defaultdict(list)
         self.writers: dict[int, list[Op]] = defaultdict(list)
+        self.inputs: list[tuple[Value, ...]] = []
+        self.owners: list[Value] = []
+        self._traffic: dict[int, Traffic] = {}
         self.escaping = {owner_of(v).id for v in graph.values if v.escapes}
         self.barriers: list[int] = []
         self.barrier_ops: frozenset[int] = frozenset()
@@ -105,21 +105,20 @@ class Canonical:
         self._build()
 
     def _read_edges(self) -> None:
-        readers, writers = self.readers, self.writers
+        readers, writers, inputs = self.readers, self.writers, self.inputs
+        owners = [owner_of(value) for value in self.graph.values]
         for op in self.graph.ops:
+            read = tuple(dict.fromkeys(op.inputs()))
+            inputs.append(read)
             if is_view(op):
                 continue
-            seen: set[int] = set()
-            for value in op.inputs():
-                while value.base is not None:
-                    value = value.base
-                if value.id not in seen:
-                    seen.add(value.id)
-                    readers[value.id].append(op)
-            for value in op.mutates:
-                writers[value.storage].append(op)
             if is_barrier(op):
                 self.barriers.append(op.index)
+            for owner in dict.fromkeys(owners[value.id] for value in read):
+                readers[owner.id].append(op)
+            for value in op.mutates:
+                writers[value.storage].append(op)
+        self.owners = owners
 
     def _build(self) -> None:
         for op in self.graph.ops:
@@ -132,6 +131,13 @@ class Canonical:
             for op in node.ops:
                 self.node_of[op.index] = node
 
+    def traffic(self, op: Op) -> Traffic:
+        """Bytes that ``op`` moves, worked out once."""
+        known = self._traffic.get(op.index)
+        if known is None:
+            known = self._traffic[op.index] = traffic_of(op, self.inputs[op.index])
+        return known
+
     def cvalue(self, value: Value) -> CValue:
         """The content that ``value`` shows; a slice node is made where it shows only a part."""
         known = self._cvalues.get(value.id)
@@ -142,7 +148,8 @@ class Canonical:
             made = CValue(value, None)
         else:
             parent = self.cvalue(base)
-            made = parent if value.extent >= parent.value.extent else self._slice(parent, base, value)
+            whole = value.shape == base.shape or value.extent >= parent.value.extent
+            made = parent if whole else self._slice(parent, base, value)
         self._cvalues[value.id] = made
         return made
 
@@ -165,10 +172,15 @@ class Canonical:
         return made
 
     def _canonical_args(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        cvalue = self.cvalue
-        return tuple(
-            cvalue(a) if type(a) is Value else self._canonical_args(a) if type(a) is tuple else a for a in args
-        )
+        known, canonical = self._cvalues, []
+        for arg in args:
+            if type(arg) is Value:
+                canonical.append(known.get(arg.id) or self.cvalue(arg))
+            elif type(arg) is tuple:
+                canonical.append(self._canonical_args(arg))
+            else:
+                canonical.append(arg)
+        return tuple(canonical)
 
     def _add(self, op: Op) -> None:
         kind, args = normalise_call(op.name, self._canonical_args(op.args), _rank_of)

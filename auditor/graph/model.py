@@ -78,6 +78,7 @@ class Value:
     consumers: list[Op] = field(default_factory=list)
     escapes: bool = False
     """Read by something outside the recorded window: a result of the step."""
+    _extent: int = field(default=-1, init=False, repr=False)
 
     @property
     def numel(self) -> int:
@@ -90,7 +91,12 @@ class Value:
     @property
     def extent(self) -> int:
         """Distinct elements: an expanded (stride 0) dimension counts once."""
-        return prod(n for n, s in zip(self.shape, self.strides, strict=True) if s != 0 or n == 0)
+        if self._extent < 0:
+            if 0 in self.strides:
+                self._extent = prod(n for n, s in zip(self.shape, self.strides, strict=True) if s != 0 or n == 0)
+            else:
+                self._extent = prod(self.shape)
+        return self._extent
 
     @property
     def nbytes(self) -> int:
@@ -110,6 +116,13 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<{self.name or f'v{self.id}'}: {self.dtype}{list(self.shape)}>"
+
+
+def owner_of(value: Value) -> Value:
+    """The value that owns the content that ``value`` is a view of."""
+    while value.base is not None:
+        value = value.base
+    return value
 
 
 Constant = int | float | bool | str | complex | None

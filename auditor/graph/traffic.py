@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from auditor.graph.canonical import owner_of
-from auditor.graph.model import Op, Value
+from auditor.graph.model import Op, Value, owner_of
 from auditor.graph.ops import base_name, kind_of
 
 Region = tuple[int, int, tuple[tuple[int, int], ...]]
@@ -26,6 +25,8 @@ class Traffic:
 
 def region_of(value: Value) -> Region:
     """The part of its owner that a value shows: two reshapes of one content are one region."""
+    if value.base is None:
+        return value.id, 0, ()
     owner = owner_of(value)
     if value.extent >= owner.extent:
         return owner.id, 0, ()
@@ -39,23 +40,21 @@ def bytes_of(values: Iterable[Value]) -> int:
     return sum(regions.values())
 
 
-def traffic_of(op: Op) -> Traffic:
-    """What one op reads and writes.
+def traffic_of(op: Op, inputs: tuple[Value, ...] | None = None) -> Traffic:
+    """What one op reads and writes; ``inputs`` are its distinct inputs where the caller has them.
 
     A gather reads the rows it takes, not the whole table; ``copy_``, ``fill_`` and other pure writes
     don't read their target.
     """
+    read = tuple(dict.fromkeys(op.inputs())) if inputs is None else inputs
     written = _written(op)
-    inputs = list(op.inputs())
     kind = kind_of(op.name)
-    if kind == "gather" and inputs:
-        table, others = inputs[0], inputs[1:]
+    if kind == "gather" and read:
+        table, *others = read
         return Traffic(min(table.nbytes, max(written, 1)) + bytes_of(others), written)
-    if base_name(op.name) in _PURE_WRITES:
-        inputs = inputs[1:]
-    elif kind == "random":
-        inputs = [v for v in inputs if v not in op.mutates]
-    return Traffic(bytes_of(inputs), written)
+    if kind == "random" or base_name(op.name) in _PURE_WRITES:
+        read = tuple(v for v in read if v not in op.mutates)
+    return Traffic(bytes_of(read), written)
 
 
 _PURE_WRITES = frozenset({"aten.copy", "aten.fill", "aten.zero"})
