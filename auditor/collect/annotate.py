@@ -32,7 +32,7 @@ NOT_AN_OP = frozenset(
         "__get__", "__set__", "__len__", "__hash__", "__repr__", "__format__", "__bool__", "size", "dim",
         "ndimension", "stride", "numel", "nelement", "storage_offset", "data_ptr", "element_size", "get_device",
         "is_floating_point", "is_complex", "is_signed", "is_contiguous", "is_pinned", "is_same_size",
-        "is_inference", "untyped_storage", "storage", "requires_grad_", "type", "is_tensor", "is_conj", "is_neg",
+        "is_inference", "untyped_storage", "storage", "requires_grad_", "is_tensor", "is_conj", "is_neg",
         "__reduce_ex__", "register_hook", "retain_grad", "has_names", "is_distributed", "is_coalesced",
         "get_default_dtype", "_set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype", "clear_autocast_cache",
     }

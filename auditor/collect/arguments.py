@@ -1,4 +1,4 @@
-"""Values of an execution-trace node, decoded by their type strings: ``Tensor(float)``, ``GenericList[Int,Int]``, ``None``."""
+"""Values of an execution-trace node, decoded by their type strings: ``Tensor(float)``, ``GenericList[Int]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from auditor.graph.model import Constant, contiguous_strides
 
 DTYPES = {
     "float": "f32", "double": "f64", "c10::Half": "f16", "c10::BFloat16": "bf16",
-    "long int": "i64", "long": "i64", "long long": "i64", "__int64": "i64", "int": "i32", "short": "i16", "short int": "i16",
+    "long int": "i64", "long": "i64", "long long": "i64", "__int64": "i64", "int": "i32", "short": "i16",
+    "short int": "i16",
     "signed char": "i8", "unsigned char": "u8", "bool": "bool",
     "unsigned short": "u16", "unsigned int": "u32", "unsigned long": "u64",
     "c10::complex<float>": "c64", "c10::complex<double>": "c128", "c10::complex<c10::Half>": "c32",

@@ -1,4 +1,4 @@
-"""Which earlier value an input most plausibly is, where a trace tells its shape, strides and dtype but not its identity.
+"""Which earlier value an input most plausibly is, where a trace tells its looks but not its identity.
 
 Ranked by: what Python could still reach, then what would be an odd thing to compute, then the fewest consumers (every
 value is computed to be read), then the most recent.
@@ -14,6 +14,7 @@ from auditor.collect.frames import Frames
 from auditor.collect.recorded_inputs import TensorSpec
 from auditor.graph.model import Value
 
+NORMS = frozenset({"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::native_group_norm"})
 _KEPT = 96
 """Candidates kept per shape. Without Python calls nothing else ever makes a value unreachable."""
 
@@ -60,6 +61,8 @@ class Read:
     avoid: Candidate | None = None
     listed: bool = False
     """An element of a list, where one value may stand twice."""
+    pre_norm: bool = False
+    """A sum in a module whose first op is a norm: the residual is what the norm read, not what it made."""
     made_by_odd: Collection[int] = ()
     """Ops whose outputs it would be odd to read here."""
 
@@ -109,8 +112,7 @@ class Candidates:
 
     def _reachable(self, spec: TensorSpec, time: float) -> list[Candidate]:
         held = self._held.get(spec, [])
-        alive = [c for c in held if not c.stale and self._outlives_its_call(c, time)]
-        return alive
+        return [c for c in held if not c.stale and self._outlives_its_call(c, time)]
 
     def _outlives_its_call(self, candidate: Candidate, time: float) -> bool:
         """A call that returned hands out what it did not read itself, and what its last op made."""
@@ -169,6 +171,8 @@ def _is_odd(candidate: Candidate, read: Read, reachable: Sequence[Candidate], ch
     if candidate.maker[0] == read.op_name and candidate.source is not None:
         waiting = (c for c in reachable if not c.readers and c is not candidate)
         return any(_made_alike(c, candidate.source) for c in waiting)
+    if read.pre_norm and candidate.readers and candidate.maker[0] in NORMS and candidate.source in reachable:
+        return True
     if read.binary and candidate.power_of is not None and candidate.readers:
         return candidate.power_of in reachable
     return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)

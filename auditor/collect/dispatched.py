@@ -13,17 +13,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-VIEWS = frozenset(
-    ["view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand", "slice", "select", "narrow", "alias", "detach", "as_strided", "unfold", "diagonal", "movedim", "split", "split_with_sizes", "unbind", "chunk", "view_as_real", "view_as_complex", "_conj", "_neg_view", "lift_fresh", "real", "imag"]
-)
+VIEWS = frozenset({
+    "view", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand",
+    "slice", "select", "narrow", "alias", "detach", "as_strided", "unfold", "diagonal", "movedim", "split",
+    "split_with_sizes", "unbind", "chunk", "view_as_real", "view_as_complex", "_conj", "_neg_view", "lift_fresh",
+    "real", "imag"
+})  # fmt: skip
 """Names of aten ops that only make another view of their input. Held to be views even where no schema is known."""
 
-_ALLOCATIONS = frozenset(
-    ["empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized", "_efficientzerotensor", "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_", "record_stream"]
-)
+_ALLOCATIONS = frozenset({
+    "empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized", "_efficientzerotensor",
+    "new_empty", "new_empty_strided", "resize_", "resize_as_", "set_", "record_stream"
+})  # fmt: skip
 _HOST_SYNCS = frozenset(["_local_scalar_dense", "item", "is_nonzero", "equal"])
 
-METADATA_IN_PLACE = frozenset(["detach_", "requires_grad_", "squeeze_", "unsqueeze_", "t_", "transpose_", "as_strided_"])
+METADATA_IN_PLACE = frozenset({
+    "detach_", "requires_grad_", "squeeze_", "unsqueeze_", "t_", "transpose_", "as_strided_"
+})  # fmt: skip
 """Ops that change a tensor's shape or flags in place and write no element: views, whatever their schema says."""
 
 

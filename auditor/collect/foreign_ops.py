@@ -65,7 +65,7 @@ class _Around:
 
 def _of_thread(nest: Nest) -> Iterator[ForeignOp]:
     state: list[_Around] = []
-    has_children = {parent for parent in nest.parent}
+    has_children = set(nest.parent)
     number = 0
     for i, event in enumerate(nest.events):
         outer = state[nest.parent[i]] if nest.parent[i] >= 0 else _Around()

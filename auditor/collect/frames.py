@@ -56,6 +56,12 @@ class Frames:
             self._modules[inner] = (path, class_)
         return self._modules[frame]
 
+    def module_start(self, frame: int) -> float | None:
+        """When the innermost module call around ``frame`` began."""
+        while frame >= 0 and not self._nest.events[frame].name.startswith(_MODULE):
+            frame = self._nest.parent[frame]
+        return self._nest.events[frame].start if frame >= 0 else None
+
     def source(self, frame: int) -> Source | None:
         """The innermost function that is not PyTorch's; the line is where it is defined, as the profiler writes it."""
         for inner in self._unseen(frame, self._sources):

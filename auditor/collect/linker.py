@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from auditor.collect.candidates import Candidate, Candidates, Read
+from auditor.collect.candidates import NORMS, Candidate, Candidates, Read
 from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import ForeignOp, next_compute_start
 from auditor.collect.frames import Frames
@@ -33,6 +34,8 @@ class ThreadLinker:
         self._device = graph.device_kind
         self._frames = frames
         self._frame_of = frames.at([op.event.start for op in ops]) if frames else [-1] * len(ops)
+        self._starts = [op.event.start for op in ops]
+        self._names = [op.name for op in ops]
         self._next_start = next_compute_start(ops)
         self._candidates = Candidates(frames, self._next_start)
         self._idioms = find_idioms(ops)
@@ -82,8 +85,14 @@ class ThreadLinker:
         return Read(
             spec, foreign.name, foreign.event.start, feeds_gemm=self._feeds_gemm(foreign, path),
             binary=bare(foreign.name) in _PAIRS, listed=len(path) > 1,
+            pre_norm=bare(foreign.name) in ("add", "add_") and self._in_pre_norm_module(foreign),
             prefer=prefer, avoid=avoid, made_by_odd=rotated,
         )  # fmt: skip
+
+    def _in_pre_norm_module(self, foreign: ForeignOp) -> bool:
+        """Whether the module call around ``foreign`` began with a norm."""
+        begin = self._frames.module_start(self._frame_of[foreign.number]) if self._frames else None
+        return begin is not None and self._names[bisect_left(self._starts, begin)] in NORMS
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""

@@ -131,9 +131,11 @@ def _alias(name: str, schema: Any, output: int) -> int:
     return next(shares, -1)
 
 
-_LIKE_FIRST = frozenset(
-    ["_flash_attention_forward", "_efficient_attention_forward", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable"]
-)
+_LIKE_FIRST = frozenset({
+    "_flash_attention_forward", "_efficient_attention_forward", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable"
+})  # fmt: skip
 
 
 def _by_rule(name: str, values: tuple[Recorded, ...]) -> tuple[TensorSpec, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 
@@ -23,7 +23,7 @@ class TensorSpec:
     strides: tuple[int, ...]
 
 
-Recorded = Union[TensorSpec, Constant, tuple["Recorded", ...]]
+Recorded = TensorSpec | Constant | tuple["Recorded", ...]
 
 
 @dataclass(slots=True, frozen=True)

@@ -13,7 +13,7 @@ from auditor.collect.nesting import Nest, nests
 from auditor.graph.model import Kernel, Op, OpGraph
 
 
-class Disagreement(Exception):
+class StepDisagreesError(Exception):
     """A timing step ran other ops than the graph step."""
 
 
@@ -28,7 +28,7 @@ def apply_timing(graph: OpGraph, traces: Iterable[Trace]) -> None:
         count += 1
         try:
             agreeing.append(_kernels_of_step(graph, trace))
-        except Disagreement as reason:
+        except StepDisagreesError as reason:
             graph.coverage.notes.append(f"{trace.path.name}: left out of the timing, {reason}")
     if count and not agreeing:
         graph.coverage.notes.append(
@@ -70,13 +70,13 @@ class _Found:
 
 
 def _match_thread(ops: Sequence[Op], recorded: Iterable[Nest]) -> list[_Found]:
-    reasons: list[Disagreement] = []
+    reasons: list[StepDisagreesError] = []
     for nest in recorded:
         try:
             return _match(ops, nest)
-        except Disagreement as reason:
+        except StepDisagreesError as reason:
             reasons.append(reason)
-    raise reasons[0] if reasons else Disagreement("it holds no ops.")
+    raise reasons[0] if reasons else StepDisagreesError("it holds no ops.")
 
 
 def _match(ops: Sequence[Op], nest: Nest) -> list[_Found]:
@@ -93,9 +93,9 @@ def _match(ops: Sequence[Op], nest: Nest) -> list[_Found]:
             found.append(_Found(ops[len(found)], nest, i))
             inside_until = nest.depth[i]
         elif not _may_be_opened(event.name):
-            raise Disagreement(f"it ran {name} where the graph step ran {wanted} (op {len(found)} of {len(ops)}).")
+            raise StepDisagreesError(f"it ran {name} where the graph step ran {wanted} (op {len(found)} of {len(ops)}).")
     if len(found) < len(ops):
-        raise Disagreement(f"it ended after {len(found)} of {len(ops)} ops.")
+        raise StepDisagreesError(f"it ended after {len(found)} of {len(ops)} ops.")
     return found
 
 

@@ -222,7 +222,7 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
     avoidable = unfused - sum(f.kernels_after for f in findings)
     return Totals(
         kernels=graph.kernels,
-        memory_bound_kernels=sum(len(op.kernels) for op in bound),
+        memory_bound_kernels=sum(op.launches for op in bound),
         unfused_kernels=unfused,
         avoidable_kernels=avoidable,
         already_fused_kernels=_already_fused(graph, rules),
@@ -279,7 +279,7 @@ def _coverage(graph: OpGraph) -> CoverageInfo:
     seen = graph.coverage
     return CoverageInfo(
         kernels=seen.kernels or graph.kernels,
-        linked=seen.linked or sum(len(op.kernels) for op in graph.ops),
+        linked=seen.linked or sum(op.launches for op in graph.ops),
         before_window=seen.before_window,
         graph_replayed=seen.graph_replayed,
         outside_ops=seen.outside_ops,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from auditor.engine.legality import Refusal, barrier_name, check
+from auditor.engine.legality import Refusal, Region, barrier_name, check
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical, CValue, Node
@@ -47,14 +47,30 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
     least = (rule.chain or {}).get("min", 2)
     for group in grower.groups():
         ops = [op for node in group.nodes for op in node.ops]
-        if sum(len(op.kernels) for op in ops) < least:
+        if sum(op.launches for op in ops) < least:
             continue
         region = check(graph, ops, None)
         if isinstance(region, Refusal):
             refusals.append(region)
+        elif (waiting := _host_check(graph, region)) is not None:
+            refusals.append(
+                Refusal("its result only decides what the host does next", region.ops[0], waiting, region.ops)
+            )
         elif region.bytes_fused < region.bytes_now:
             candidates.append(Candidate(rule, region, {}, region.ops[-1]))
     return Proposals(candidates, refusals)
+
+
+def _host_check(graph: Canonical, region: Region) -> Op | None:
+    """The op that hands the region's result to the host, where nobody else reads it (``mask.all().item()``).
+
+    Fusing such a check saves a launch, but the host stalls for the answer all the same: the fix is to drop
+    the check, not to fuse it.
+    """
+    readers = [r for v in region.outputs for r in graph.readers.get(v.id, ()) if r not in region.ops]
+    if readers and all(r.index in graph.barrier_ops for r in readers) and not region.saved:
+        return readers[0]
+    return None
 
 
 class _Grower:

@@ -188,6 +188,6 @@ def _region(
         bytes_now=sum(graph.traffic(op).total for op in members),
         bytes_read=bytes_of(inputs.values()),
         bytes_written=sum(v.nbytes for v in (*outputs, *saved)),
-        kernels=sum(len(op.kernels) for op in members),
+        kernels=sum(op.launches for op in members),
         device_us=sum(op.dur_us for op in members),
     )

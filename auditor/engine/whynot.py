@@ -38,7 +38,7 @@ def explain(graph: OpGraph, rules: Sequence[Rule], rule_id: str, at: str) -> str
     unique = list(dict.fromkeys(lines))
     if len(unique) > MAX_LINES:
         unique = [*unique[:MAX_LINES], f"… and {len(unique) - MAX_LINES} more"]
-    head = f"{rule.id} {rule.name} at {at}: {len(ops)} ops recorded, {sum(len(op.kernels) for op in ops)} kernels"
+    head = f"{rule.id} {rule.name} at {at}: {len(ops)} ops recorded, {sum(op.launches for op in ops)} kernels"
     return "\n".join([head, *(f"  {line}" for line in unique)])
 
 

@@ -54,6 +54,11 @@ class Kernel:
     stream: int = 0
     device: int = 0
 
+    @property
+    def is_transfer(self) -> bool:
+        """A copy or fill by the copy engine: kept because it may be a sync, not counted as a kernel."""
+        return self.name.startswith(("Memcpy", "Memset"))
+
 
 @dataclass(slots=True, eq=False)
 class Value:
@@ -161,6 +166,11 @@ class Op:
     def dur_us(self) -> float:
         return sum(k.dur_us for k in self.kernels)
 
+    @property
+    def launches(self) -> int:
+        """Kernels of this op, transfers left out."""
+        return sum(not k.is_transfer for k in self.kernels)
+
     def __repr__(self) -> str:
         return f"<{self.index}: {self.name}>"
 
@@ -232,5 +242,5 @@ class OpGraph:
 
     @property
     def kernels(self) -> int:
-        """Kernels in all, linked or not."""
-        return sum(len(op.kernels) for op in self.ops) + len(self.unlinked)
+        """Kernels in all, linked or not; transfers are none."""
+        return sum(op.launches for op in self.ops) + sum(not k.is_transfer for k in self.unlinked)

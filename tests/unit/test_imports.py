@@ -124,5 +124,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         "import sys\nfrom auditor.cli import main\nmain(sys.argv[1:])\n"
         "print('\\n', *{name.split('.')[0] for name in sys.modules})"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert HEAVY & set(done.stdout.splitlines()[-1].split()) == set()
