@@ -4,7 +4,7 @@
 
 What to look for in the audit:
 
-* unfused-attention: matmul, scale, mask, softmax, matmul are written out, as many older models do;
+* attention-by-parts: matmul, scale, mask, softmax, matmul are written out, as many older models do;
 * residual add + layer norm: the sum before each of PyTorch's own layer norms;
 * the bias and GELU after the first linear layer: an epilogue of that matrix product;
 * q, k and v: three matrix products on one input.

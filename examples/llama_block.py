@@ -6,9 +6,9 @@
 Everything between the matrix products is written the way model code usually is: RMSNorm in six ops, the
 residual add before it, rotary embedding by halves, silu(gate) * up in two. What to look for in the audit:
 
-* unfused-add-rms-norm: the residual sum and the norm after it, two norms in each layer but the very first;
+* unfused-add-rms-norm: a residual sum and the norm after it, twice a layer; the very first norm has no sum;
 * unfused-rotary-embedding: q and k are two sites in each layer;
-* unfused-activation-mul: silu(gate) * up;
+* unfused-gated-activation: silu(gate) * up;
 * sibling matrix products: q, k and v read one tensor, gate and up read another;
 * the attention itself is *not* a finding: F.scaled_dot_product_attention is fused already.
 """

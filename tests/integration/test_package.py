@@ -1,0 +1,51 @@
+"""The wheel holds what an installed auditor needs, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "-w", str(folder), str(ROOT)], check=True, capture_output=True, text=True)
+    return next(folder.glob("fusion_auditor-*.whl"))
+
+
+@pytest.mark.slow
+class TestWheel:
+    def test_it_holds_the_package_its_data_and_the_rules(self, wheel: Path) -> None:
+        held = set(zipfile.ZipFile(wheel).namelist())
+
+        files = (path for path in (ROOT / "auditor").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        expected = {str(path.relative_to(ROOT)) for path in files}
+        expected |= {f"auditor/rules/{path.relative_to(ROOT / 'rules')}" for path in (ROOT / "rules").rglob("*.*")}
+        assert {name for name in held if ".dist-info/" not in name} == expected
+        assert any(name.startswith("auditor/store/migrations/versions/") for name in held)
+        assert "auditor/py.typed" in held
+        assert "auditor/rules/FUS201.yaml" in held
+
+    def test_installed_it_works_away_from_the_checkout(self, wheel: Path, tmp_path: Path) -> None:
+        # GIVEN the wheel's content alone on the path
+        zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+
+        # WHEN a command needs the rules and the migrations from it
+        code = "import sys; sys.path.insert(0, 'site'); from auditor.cli import main; sys.exit(main(sys.argv[1:]))"
+        rules, runs = (
+            subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+            for words in (["rules", "show", "FUS201"], ["show", "--db", "store.db"])
+        )
+
+        # THEN they are the wheel's
+        assert rules.returncode == 0, rules.stderr
+        assert str(tmp_path / "site" / "auditor" / "rules" / "FUS201.yaml") in rules.stdout
+        assert (runs.returncode, runs.stderr.startswith("error: no audits are stored in")) == (2, True)
