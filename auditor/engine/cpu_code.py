@@ -5,8 +5,8 @@ generated code of torch 2.13:
 
 * a concatenation in the middle is written out and read back (a GPU kernel picks each element from its source);
 * softmax keeps its exponentials in a float32 buffer between two loop nests;
-* an output in the middle of a site with a reduction (the residual sum before a norm) is written in a loop nest of its own
-  and read back by the next.
+* an output in the middle of a site with a reduction (the residual sum before a norm) is written in a loop nest of
+  its own and read back by the next.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Memory:
 
     @property
     def is_limit(self) -> bool:
-        """Whether no kernel beats the reference: a known cache or memory limit. A shared CPU's clock drifts both ways."""
+        """Whether no kernel beats the reference: a known limit. A calibrated CPU's clock drifts both ways."""
         if self.device.curve or self.device.achievable_gbps is None:
             return False
         return not self.in_cache or self.device.cache_gbps is not None
