@@ -6,6 +6,7 @@ value is computed to be read), then the most recent.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -70,13 +71,21 @@ class Read:
 class Candidates:
     """Values of one thread by their looks."""
 
-    def __init__(self, frames: Frames | None, next_start: Sequence[float]) -> None:
-        """``next_start[i]``: when the next op after op ``i`` that is no view starts, infinite after the last."""
+    def __init__(self, frames: Frames | None, next_start: Sequence[float], steps: Sequence[float] = ()) -> None:
+        """``next_start[i]``: when the next op after op ``i`` that is no view starts, infinite after the last.
+
+        ``steps``: when each step of the trace starts, ascending; activations do not outlive theirs.
+        """
+        self._steps = list(steps)
         self._frames = frames
         self._next_start = next_start
         self._held: dict[TensorSpec, list[Candidate]] = defaultdict(list)
 
-    def add(self, candidate: Candidate) -> None:
+    def add(self, candidate: Candidate, time: float) -> None:
+        """Hold ``candidate``, made by an op that started at ``time``; a new step drops what the last one left."""
+        if self._steps and time >= self._steps[0]:
+            self._held.clear()
+            del self._steps[: bisect_right(self._steps, time)]
         held = self._held[candidate.spec]
         held.append(candidate)
         if len(held) > _KEPT:

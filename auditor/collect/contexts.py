@@ -41,6 +41,15 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
                 forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
             found.append((node, context))
     found.sort(key=lambda pair: pair[0].id)
+    return _with_gradient_seed(found)
+
+
+def _with_gradient_seed(found: list[Dispatched]) -> list[Dispatched]:
+    """``loss.backward()`` makes the gradient of the loss before any autograd node runs: that is backward too."""
+    for i in range(len(found) - 1):
+        node, context = found[i]
+        if node.name == "aten::ones_like" and context.phase == "forward" and found[i + 1][1].phase == "backward":
+            found[i] = (node, replace(context, phase="backward"))
     return found
 
 

@@ -46,11 +46,15 @@ def bare(name: str) -> str:
 
 @cache
 def is_composite(name: str) -> bool:
-    """Whether op ``name`` (``aten::linear``, ``aten::add.Tensor``) decomposes on every backend. Unknown ops do not."""
+    """Whether op ``name`` (``aten::linear``, ``aten::add.Tensor``) decomposes on every backend. Unknown ops do not.
+
+    ``aten::silu_backward`` and a few more have a decomposition *and* kernels: those are dispatched.
+    """
     import torch
 
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"))
+        return bool(has_kernel(name, "CompositeImplicitAutograd")) and not has_kernel(name, "CPU")
     except RuntimeError:
         return False
 

@@ -20,8 +20,10 @@ def inferred_graph(trace: Trace) -> OpGraph:
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
     threads = foreign_ops(trace)
     frames = _frames(trace, threads)
+    steps = sorted(event.start for event in trace.annotations if event.name.startswith("ProfilerStep#"))
     linkers = {
-        thread: ThreadLinker(graph, i, ops, frames.get(thread)) for i, (thread, ops) in enumerate(threads.items())
+        thread: ThreadLinker(graph, i, ops, frames.get(thread), steps)
+        for i, (thread, ops) in enumerate(threads.items())
     }
     in_order = [(op.event.start, thread, op) for thread, ops in threads.items() for op in ops]
     pairs: list[tuple[Op, Event]] = []

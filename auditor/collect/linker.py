@@ -28,7 +28,9 @@ Path = tuple[int, ...]
 class ThreadLinker:
     """Adds ops in order of their start."""
 
-    def __init__(self, graph: OpGraph, thread: int, ops: Sequence[ForeignOp], frames: Frames | None) -> None:
+    def __init__(
+        self, graph: OpGraph, thread: int, ops: Sequence[ForeignOp], frames: Frames | None, steps: Sequence[float] = ()
+    ) -> None:
         self._graph = graph
         self._thread = thread
         self._device = graph.device_kind
@@ -37,7 +39,7 @@ class ThreadLinker:
         self._starts = [op.event.start for op in ops]
         self._names = [op.name for op in ops]
         self._next_start = next_compute_start(ops)
-        self._candidates = Candidates(frames, self._next_start)
+        self._candidates = Candidates(frames, self._next_start, steps)
         self._idioms = find_idioms(ops)
         self._waiting: dict[int, tuple[Candidate | None, Candidate | None]] = {}
 
@@ -61,7 +63,7 @@ class ThreadLinker:
             )
         )  # fmt: skip
         for candidate in made:
-            self._candidates.add(candidate)
+            self._candidates.add(candidate, foreign.event.start)
         self._waiting[foreign.number] = (_like_first_output(foreign, links), made[0] if made else None)
         return op
 

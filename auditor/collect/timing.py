@@ -93,7 +93,9 @@ def _match(ops: Sequence[Op], nest: Nest) -> list[_Found]:
             found.append(_Found(ops[len(found)], nest, i))
             inside_until = nest.depth[i]
         elif not _may_be_opened(event.name):
-            raise StepDisagreesError(f"it ran {name} where the graph step ran {wanted} (op {len(found)} of {len(ops)}).")
+            raise StepDisagreesError(
+                f"it ran {name} where the graph step ran {wanted} (op {len(found)} of {len(ops)})."
+            )
     if len(found) < len(ops):
         raise StepDisagreesError(f"it ended after {len(found)} of {len(ops)} ops.")
     return found
