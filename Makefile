@@ -1,4 +1,5 @@
 # Each target is enough by itself on a fresh machine with Python 3.10 or newer (3.11 is what CI uses).
+# pip compiles nothing: torch alone has thousands of files, of which Python compiles the few it imports itself.
 # Installing is skipped while pyproject.toml and constraints.txt are older than the environment.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -36,10 +37,10 @@ clean:
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable . --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile --editable . --constraint constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]' --constraint constraints.txt
 	touch $@ $(VENV)/.installed

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 def remark(message: str) -> None:
     """A line for the person at the terminal; never part of a report."""
     print(f"fusion-audit: {message}", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Says how long work goes on: every time on a terminal, now and then in a log."""
+
+    LOG_EVERY_S = 10.0
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def __call__(self, message: str) -> None:
+        now_s = time.monotonic()
+        if sys.stderr.isatty() or now_s - self._last_s >= self.LOG_EVERY_S:
+            self._last_s = now_s
+            remark(message)
 
 
 def emit(document: Document, graph: OpGraph | None, fmt: Format, output: Path | None) -> None:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from auditor.cli import options
-from auditor.cli.output import check_output, emit, remark, script_output_on_stderr
+from auditor.cli.output import Progress, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
 
 
@@ -52,12 +52,12 @@ class RunCommand(Command):
             with script_output_on_stderr(args.format == "json" and args.output is None):
                 recording = record_script(
                     args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=Path(folder),
-                    stop=args.stop, on_progress=remark,
+                    stop=args.stop, on_progress=Progress(),
                 )  # fmt: skip
             remark("reading what was recorded")
             audit = audit_recording(
                 folder, recording, rules=rules, device=device, config=config, name=run_name(config, args.script),
-                on_progress=remark,
+                on_progress=Progress(),
             )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
         emit(audit.document, audit.graph, args.format, args.output)
