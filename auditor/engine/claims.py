@@ -7,7 +7,7 @@ times: the same program gives the same claims in every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from auditor.engine.chains import propose_chains
@@ -64,11 +64,16 @@ class _Claimer:
             return propose_chains(self.graph, rule, self.taken)
         return propose(self.graph, rule)
 
-    def _second_chance(self, rule: Rule, proposals: Proposals) -> list[Candidate]:
-        """Smaller forms whose larger form lost its kernels to another site."""
-        free = (m for m in proposals.deferred if self.taken.isdisjoint(m.op_indices()))
-        evaluated = (evaluate(self.graph, rule, match) for match in free)
-        return [found for found in evaluated if isinstance(found, Candidate)]
+    def _second_chance(self, rule: Rule, proposals: Proposals) -> Iterator[Candidate]:
+        """Smaller forms where the larger form lost its kernels to another site."""
+        for search, start in proposals.deferred:
+            if start.index in self.taken:
+                continue
+            for match in search.at(start):
+                if self.taken.isdisjoint(match.op_indices()):
+                    found = evaluate(self.graph, rule, match)
+                    if isinstance(found, Candidate):
+                        yield found
 
     def _accept(self, candidates: list[Candidate]) -> None:
         for candidate in sorted(candidates, key=_preference):

@@ -7,9 +7,9 @@ orders of a commutative pair, and looks through casts and copies.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from auditor.engine.pattern import Call, Pattern, Rest, Result, Variable, Wildcard
 from auditor.graph.canonical import Canonical, CValue, Node
@@ -37,31 +37,48 @@ class Match:
         return (op.index for node in self.nodes.values() for op in node.ops)
 
 
-PHASE = "phase"
-"""Key of a binding: no kernel spans forward and backward, so a match stays in the phase of its anchor."""
-
 MAX_BINDINGS = 64
 """Ways tried for one anchor: a pattern over a symmetric region has many that differ in nothing."""
 
 
-def find_matches(graph: Canonical, pattern: Pattern) -> Iterator[Match]:
-    """Every match that covers another set of nodes, in the order of its anchor."""
-    anchor = rarest_call(graph, pattern)
-    if anchor is None:
-        return
-    steps = pattern.plan(anchor)
-    if len(anchor.kinds) == 1:
-        candidates = graph.by_kind.get(next(iter(anchor.kinds)), [])
-    else:
-        candidates = sorted((n for k in anchor.kinds for n in graph.by_kind.get(k, ())), key=lambda n: n.index)
-    for node in candidates:
+@dataclass(slots=True, eq=False)
+class Search:
+    """One pattern over one graph: where a match may begin, and the matches that begin there."""
+
+    graph: Canonical
+    pattern: Pattern
+    anchor: Call | None = field(init=False)
+    _steps: list[tuple[Call, Call]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.anchor = rarest_call(self.graph, self.pattern)
+        if self.anchor is not None:
+            self._steps = self.pattern.plan(self.anchor)
+
+    def starts(self) -> list[Node]:
+        """The nodes of the anchor's kinds, in execution order; none if some kind of the pattern is missing."""
+        if self.anchor is None:
+            return []
+        found = [self.graph.by_kind.get(kind, []) for kind in self.anchor.kinds]
+        return found[0] if len(found) == 1 else sorted((n for nodes in found for n in nodes), key=lambda n: n.index)
+
+    def at(self, start: Node) -> Iterator[Match]:
+        """Every match with its anchor at ``start`` that covers another set of nodes."""
+        assert self.anchor is not None
         seen: set[frozenset[int]] = set()
-        for binding in islice(_extend(_unify_call(anchor, node, {PHASE: node.phase}), steps, 0), MAX_BINDINGS):
-            match = _as_match(pattern, binding)
+        for binding in islice(_solutions(self.anchor, start, self._steps), MAX_BINDINGS):
+            match = _as_match(self.pattern, binding)
             covered = frozenset(n.index for n in match.nodes.values())
             if covered not in seen:
                 seen.add(covered)
                 yield match
+
+
+def find_matches(graph: Canonical, pattern: Pattern) -> Iterator[Match]:
+    """Every match that covers another set of nodes, in the order of its anchor."""
+    search = Search(graph, pattern)
+    for start in search.starts():
+        yield from search.at(start)
 
 
 def rarest_call(graph: Canonical, pattern: Pattern) -> Call | None:
@@ -83,93 +100,136 @@ def _as_match(pattern: Pattern, binding: Binding) -> Match:
     return Match(pattern, nodes, variables, constants)
 
 
-def _extend(bindings: Iterator[Binding], steps: list[tuple[Call, Call]], i: int) -> Iterator[Binding]:
-    for binding in bindings:
-        if i == len(steps):
-            yield binding
-            continue
-        source, target = steps[i]
-        node = binding[source]
-        if target in binding:
-            yield from _extend(iter((binding,)), steps, i + 1)
-            continue
-        for out in node.outs:
-            for user in out.root.deep_users if out.root is not out else out.deep_users:
-                if user.kind in target.kinds and not user.dead:
-                    yield from _extend(_unify_call(target, user, binding), steps, i + 1)
+class _Down(int):
+    """Goal: take step ``i`` of the plan, from a bound call to one of the readers of its result."""
 
 
-def _unify_call(call: Call, node: Node, binding: Binding) -> Iterator[Binding]:
-    bound = binding.get(call)
-    if bound is not None:
-        if bound is node:
-            yield binding
-        return
-    if node.kind not in call.kinds or (node.phase is not None and node.phase != binding[PHASE]):
-        return
-    extended = {**binding, call: node}
-    yield from _unify_args(call.args, node.args, extended)
-    if call.commutative and len(node.args) == 2:
-        yield from _unify_args(call.args, (node.args[1], node.args[0]), extended)
+Goals = tuple[Any, Any, Any] | None
+"""What is left to settle, as a linked list: (wanted, given, the rest)."""
 
 
-def _unify_args(wanted: tuple[Any, ...], given: tuple[Any, ...], binding: Binding, i: int = 0) -> Iterator[Binding]:
-    if i == len(wanted):
-        if i == len(given) or all(_is_default(a) for a in given[i:]):
-            yield binding
-        return
-    if type(wanted[i]) is Rest:
-        yield binding
-        return
-    if i >= len(given):
-        return
-    for extended in _unify(wanted[i], given[i], binding):
-        yield from _unify_args(wanted, given, extended, i + 1)
+def _solutions(anchor: Call, start: Node, steps: list[tuple[Call, Call]]) -> Iterator[Binding]:
+    """Every binding of the pattern with ``anchor`` at ``start``.
+
+    Goals are settled depth-first. Only a commutative pair and a step to one of several readers leave a
+    choice behind to come back to; all else either holds or fails at once. No kernel spans forward and
+    backward, so every node has to be of the phase of ``start``.
+    """
+    binding: Binding = {}
+    trail: list[Any] = []
+    goals: Goals = (anchor, start, _step_goals(steps))
+    choices: list[tuple[Goals, int]] = []
+    phase = start.phase
+    while True:
+        if goals is None:
+            yield dict(binding)
+            settled = False
+        else:
+            wanted, given, rest = goals
+            kind = type(wanted)
+            settled = True
+            if kind is Call:
+                node = given if type(given) is Node else _producer(given, 0)
+                bound = binding.get(wanted)
+                if bound is not None:
+                    settled, goals = bound is node, rest
+                elif node is None or node.kind not in wanted.kinds or (node.phase is not None and node.phase != phase):
+                    settled = False
+                else:
+                    binding[wanted] = node
+                    trail.append(wanted)
+                    args = node.args
+                    if wanted.commutative and len(args) == 2 and not wanted.symmetric:
+                        swapped = _argument_goals(wanted.args, (args[1], args[0]), rest)
+                        if swapped is not False:
+                            choices.append((swapped, len(trail)))
+                    following = _argument_goals(wanted.args, args, rest)
+                    settled = following is not False
+                    goals = following or None
+            elif kind is _Down:
+                source, target = steps[wanted]
+                goals = rest
+                if target not in binding:
+                    settled = False
+                    for out in binding[source].outs:
+                        for user in out.root.deep_users if out.root is not out else out.deep_users:
+                            if user.kind in target.kinds and not user.dead:
+                                choices.append(((target, user, rest), len(trail)))
+            elif kind is Result:
+                node = _producer(given, wanted.index)
+                settled, goals = node is not None, (wanted.call, node, rest)
+            elif kind is tuple:
+                following = (
+                    _argument_goals(wanted, given, rest)
+                    if type(given) is tuple and len(given) == len(wanted)
+                    else False
+                )
+                settled, goals = following is not False, following or None
+            else:
+                settled, goals = _settle(wanted, given, binding, trail), rest
+        if not settled:
+            if not choices:
+                return
+            goals, mark = choices.pop()
+            while len(trail) > mark:
+                del binding[trail.pop()]
+
+
+def _step_goals(steps: list[tuple[Call, Call]]) -> Goals:
+    goals: Goals = None
+    for i in reversed(range(len(steps))):
+        goals = (_Down(i), None, goals)
+    return goals
+
+
+def _producer(given: Any, index: int) -> Node | None:
+    """The node whose result ``index`` is ``given``, looking through casts and copies."""
+    if type(given) is not CValue:
+        return None
+    root = given.root
+    return root.producer if root.index == index else None
+
+
+def _argument_goals(wanted: tuple[Any, ...], given: tuple[Any, ...], rest: Goals) -> Goals | Literal[False]:
+    """One goal for each pair of arguments before ``rest``; ``False`` where the counts cannot agree."""
+    count = len(wanted)
+    if count and type(wanted[-1]) is Rest:
+        count -= 1
+        if len(given) < count:
+            return False
+    elif len(given) != count and (len(given) < count or not all(_is_default(a) for a in given[count:])):
+        return False
+    goals = rest
+    for i in range(count - 1, -1, -1):
+        goals = (wanted[i], given[i], goals)
+    # An empty list of goals is a success too, so ``None`` must not read as failure.
+    return goals
 
 
 def _is_default(arg: Any) -> bool:
     return arg is None or arg is False or arg == 0
 
 
-def _unify(wanted: Any, given: Any, binding: Binding) -> Iterator[Binding]:
+def _settle(wanted: Any, given: Any, binding: Binding, trail: list[Any]) -> bool:
+    """Variables, constants and wildcards: they hold or they don't."""
     kind = type(wanted)
-    if kind is Call:
+    if kind is Variable:
+        return type(given) is CValue and _bind(wanted, given.root, binding, trail)
+    if kind is ConstantVariable:
         if type(given) is CValue:
-            producer = given.root.producer
-            if producer is not None and given.root.index == 0:
-                yield from _unify_call(wanted, producer, binding)
-    elif kind is Variable:
-        if type(given) is CValue:
-            yield from _bind(wanted, given.root, binding)
-    elif kind is ConstantVariable:
-        yield from _unify_constant(wanted, given, binding)
-    elif kind is Result:
-        if type(given) is CValue and given.root.producer is not None and given.root.index == wanted.index:
-            yield from _unify_call(wanted.call, given.root.producer, binding)
-    elif kind is Wildcard:
-        yield binding
-    elif kind is tuple:
-        if type(given) is tuple and len(given) == len(wanted):
-            yield from _unify_args(wanted, given, binding)
-    elif _same_constant(wanted, given):
-        yield binding
+            # A scalar kept as a 0-d tensor (a buffer, a learned temperature) serves as a constant too.
+            return given.value.numel == 1 and _bind(wanted, given.root, binding, trail)
+        return isinstance(given, int | float) and _bind(wanted, given, binding, trail)
+    return kind is Wildcard or _same_constant(wanted, given)
 
 
-def _unify_constant(wanted: ConstantVariable, given: Any, binding: Binding) -> Iterator[Binding]:
-    if type(given) is CValue:
-        # A scalar kept as a 0-d tensor (a buffer, a learned temperature) serves as a constant too.
-        if given.value.numel == 1:
-            yield from _bind(wanted, given.root, binding)
-    elif isinstance(given, int | float):
-        yield from _bind(wanted, given, binding)
-
-
-def _bind(key: Any, content: Any, binding: Binding) -> Iterator[Binding]:
+def _bind(key: Any, content: Any, binding: Binding, trail: list[Any]) -> bool:
     bound = binding.get(key)
     if bound is None:
-        yield {**binding, key: content}
-    elif bound is content or (isinstance(content, int | float) and bound == content):
-        yield binding
+        binding[key] = content
+        trail.append(key)
+        return True
+    return bound is content or (isinstance(content, int | float) and bool(bound == content))
 
 
 def _same_constant(wanted: Any, given: Any) -> bool:

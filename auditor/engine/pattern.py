@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import ast
 import itertools
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 from auditor.errors import AuditError
@@ -75,7 +76,8 @@ class Call:
     args: tuple[Any, ...]
     line: int = 0
     commutative: bool = False
-    downstream: list[Call] = field(default_factory=list)
+    symmetric: bool = False
+    """Commutative over two variables that occur nowhere else: the other order says nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,11 @@ class Pattern:
     @property
     def sink(self) -> Call:
         return self.calls[-1]
+
+    def symmetric_pairs(self) -> set[tuple[str, str]]:
+        """Names of variables that may be exchanged without saying anything new."""
+        pairs = ([a.name for a in c.args if isinstance(a, Variable)] for c in self.calls if c.symmetric)
+        return {(min(pair), max(pair)) for pair in pairs}
 
     def plan(self, anchor: Call) -> list[tuple[Call, Call]]:
         """The downward steps that reach every call from ``anchor``: (from, to) pairs.
@@ -143,6 +150,13 @@ def _ancestors(call: Call) -> set[Call]:
     for operand in _operand_calls(call):
         found |= _ancestors(operand)
     return found
+
+
+def _mark_symmetric(calls: list[Call]) -> None:
+    uses = Counter(arg.name for call in calls for arg in _flat(call.args) if isinstance(arg, Variable))
+    for call in calls:
+        free = [arg for arg in call.args if isinstance(arg, Variable) and uses[arg.name] == 1]
+        call.symmetric = call.commutative and len(free) == 2
 
 
 def compile_patterns(text: str, outputs: tuple[str, ...], where: str) -> list[Pattern]:
@@ -196,7 +210,9 @@ class _Compiler:
             raise AuditError(f"{self.where}: the pattern is empty; write at least one `name = aten.op(args)`")
         made = [self.names[o] for o in self.outputs if o in self.names]
         outputs = frozenset(v.name for v in made if isinstance(v, Call)) | {self.calls[-1].name}
-        return Pattern(self._used(), outputs, text, frozenset(self.names))
+        calls = self._used()
+        _mark_symmetric(calls)
+        return Pattern(calls, outputs, text, frozenset(self.names))
 
     def _used(self) -> list[Call]:
         """Without the calls that an absent optional left dangling."""

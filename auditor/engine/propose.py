@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from auditor.engine.constraints import lookup_in, violated
 from auditor.engine.legality import Refusal, Region, check
-from auditor.engine.match import Match, find_matches
+from auditor.engine.match import Match, Search
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical, CValue, Node
 from auditor.graph.model import Op, owner_of
@@ -30,34 +30,40 @@ class Candidate:
         return self.region.bytes_now - self.region.bytes_fused
 
 
+Deferred = tuple[Search, Node]
+"""A place to look at again: a pattern's search, and the node that it would start from."""
+
+
 @dataclass(slots=True)
 class Proposals:
-    """What one rule would take. ``deferred`` are smaller forms inside legal larger ones: worth a look only
-    where the larger form loses its kernels to another site.
+    """What one rule would take. ``deferred`` are places inside legal sites where a smaller form may match
+    too: worth a look only where the larger form loses its kernels to another site.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-    deferred: list[Match] = field(default_factory=list)
+    deferred: list[Deferred] = field(default_factory=list)
 
 
 def propose(graph: Canonical, rule: Rule) -> Proposals:
-    """Every legal site of a pattern rule, overlapping ones included, and the refused."""
+    """Legal sites of a pattern rule, larger forms first, overlapping ones included, and the refused."""
     proposals = Proposals()
     refusals: dict[int, Refusal] = {}
-    anchored: set[int] = set()
+    covered: set[int] = set()
     for pattern in rule.patterns:
-        for match in find_matches(graph, pattern):
-            if all(index in anchored for index in match.op_indices()):
-                proposals.deferred.append(match)
+        search = Search(graph, pattern)
+        for start in search.starts():
+            if start.index in covered:
+                proposals.deferred.append((search, start))
                 continue
-            result = evaluate(graph, rule, match)
-            if isinstance(result, Refusal):
-                refusals.setdefault(match.sink.op.index, result)
-                continue
-            anchored.update(op.index for op in result.region.ops)
-            proposals.candidates.append(result)
-    proposals.refusals = [r for r in refusals.values() if not anchored.issuperset(op.index for op in r.ops)]
+            for match in search.at(start):
+                result = evaluate(graph, rule, match)
+                if isinstance(result, Refusal):
+                    refusals.setdefault(match.sink.op.index, result)
+                else:
+                    covered.update(op.index for op in result.region.ops)
+                    proposals.candidates.append(result)
+    proposals.refusals = [r for r in refusals.values() if not covered.issuperset(op.index for op in r.ops)]
     return proposals
 
 

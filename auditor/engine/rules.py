@@ -260,3 +260,19 @@ def _check_names(rule: Rule, lines: _Lines) -> None:
         raise AuditError(
             f"{rule.path}:{lines.of(('where',))}: where: {name!r} is not a name of any pattern of {rule.id}"
         )
+    for first, second in {pair for p in rule.patterns for pair in p.symmetric_pairs()}:
+        swapped = {first: second, second: first}
+        if _renamed(rule.where, swapped) != _renamed(rule.where, {}):
+            raise AuditError(
+                f"{rule.path}:{lines.of(('where',))}: where: {first!r} and {second!r} are the two operands of a commutative "
+                "op and may come in either order; constrain both alike"
+            )
+
+
+def _renamed(where: Any, names: dict[str, str]) -> Any:
+    """``where`` with names exchanged, in an order that does not matter."""
+    if isinstance(where, dict):
+        return {names.get(k, k): _renamed(v, names) for k, v in where.items()}
+    if isinstance(where, list):
+        return sorted((_renamed(v, names) for v in where), key=repr)
+    return names.get(where, where) if isinstance(where, str) else where

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from auditor.graph.layout import slice_of
@@ -232,12 +233,13 @@ def is_view(op: Op) -> bool:
 
 def is_barrier(op: Op) -> bool:
     """A host sync, a collective, a data-dependent shape or a device-to-host copy: nothing is fused across."""
-    kind = kind_of(op.name)
-    if kind in ("sync", "collective"):
-        return True
-    if base_name(op.name) in DATA_DEPENDENT:
-        return True
-    return any(k.name.startswith("Memcpy DtoH") for k in op.kernels)
+    return is_barrier_name(op.name) or any(k.is_transfer and k.name.startswith("Memcpy DtoH") for k in op.kernels)
+
+
+@cache
+def is_barrier_name(name: str) -> bool:
+    """The part of :func:`is_barrier` that the name alone decides."""
+    return kind_of(name) in ("sync", "collective") or base_name(name) in DATA_DEPENDENT
 
 
 def _made_by(arg: Any, kind: str) -> Node | None:

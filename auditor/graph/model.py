@@ -6,7 +6,6 @@ Everything after collection reads this one structure. It is built from a recorde
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -158,9 +157,11 @@ class Op:
     inferred: bool = False
     """At least one input edge is known from shapes and order only."""
 
-    def inputs(self) -> Iterator[Value]:
+    def inputs(self) -> list[Value]:
         """Every tensor read, in order, lists opened, duplicates kept."""
-        yield from _values(self.args)
+        found: list[Value] = []
+        _collect(self.args, found)
+        return found
 
     @property
     def dur_us(self) -> float:
@@ -175,12 +176,12 @@ class Op:
         return f"<{self.index}: {self.name}>"
 
 
-def _values(args: tuple[Arg, ...]) -> Iterator[Value]:
+def _collect(args: tuple[Arg, ...], found: list[Value]) -> None:
     for arg in args:
-        if isinstance(arg, Value):
-            yield arg
-        elif isinstance(arg, tuple):
-            yield from _values(arg)
+        if type(arg) is Value:
+            found.append(arg)
+        elif type(arg) is tuple:
+            _collect(arg, found)
 
 
 @dataclass(slots=True)
