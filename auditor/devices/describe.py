@@ -59,6 +59,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Measured bandwidth by size, ascending (calibrated devices only)."""
     op_ns: dict[str, float] = {}
     """Op (``aten.gelu:tanh``) -> arithmetic of one element inside a fused kernel, in ns of the whole device."""
+    chained: float = 1.0
+    """How many times their separate cost three dependent library calls (exp, log1p, tanh) take in one loop."""
     overlap: float | None = None
     """Share of the lesser of arithmetic and memory time that hides behind the greater: 1 is the perfect roofline."""
 

@@ -147,11 +147,17 @@ def arithmetic_us(site: SiteCost, memory: Memory) -> tuple[float, float]:
     device = memory.device
     if not device.op_ns:
         return 0.0, sum(_beyond_bytes(k, memory) for k in site.kernels if is_transcendental(k.op))
-    inline = sum(_inline_us(k, memory) for k in site.kernels)
+    inline = sum(_inline_us(k, memory) for k in site.kernels) * _chain_factor(site, device)
     passes = sum(k.numel * op_ns(k.op, device)[1] for k in site.kernels) / 1e3
     if site.kernels and site.kernels[-1].dtype in HALF_PRECISION:  # rounding the results to 16 bits
         inline += site.bytes_written_fused / 2 * device.op_ns.get("cast", 0.0) / 1e3
     return inline, passes
+
+
+def _chain_factor(site: SiteCost, device: Device) -> float:
+    """Library calls that wait for each other leave the core idle: nothing for one call, all of it from three on."""
+    calls = sum(is_transcendental(k.op) and op_ns(k.op, device)[0] > 0 for k in site.kernels)
+    return 1.0 + (device.chained - 1.0) * min(max(calls - 1, 0), 2) / 2
 
 
 def _inline_us(kernel: KernelCost, memory: Memory) -> float:

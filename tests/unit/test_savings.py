@@ -362,3 +362,12 @@ def test_a_real_device_and_a_real_chain():
     chain = site(one, one, one, one, read=134 * MB, written=134 * MB)
     speedup = chain.now_us / (chain.now_us - estimate(chain, h100).likely_us)
     assert speedup == pytest.approx(4.0, rel=0.01)
+
+
+def test_library_calls_that_wait_for_each_other_take_longer():
+    # GIVEN exp, then tanh, on a machine where three such calls in one loop take twice their time
+    device = msgspec.structs.replace(WARM_CPU, chained=2.0)
+    one = site(kernel(dur_us=802.0), kernel("aten.tanh", 802.0))
+    two = site(kernel(dur_us=802.0), kernel("aten.exp", 802.0), kernel("aten.tanh", 802.0))
+    assert time_after(one, site_memory(one, device)).arithmetic_us == pytest.approx(4000)
+    assert time_after(two, site_memory(two, device)).arithmetic_us == pytest.approx(1.5 * 4600)
