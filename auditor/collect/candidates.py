@@ -62,8 +62,10 @@ class Read:
     avoid: Candidate | None = None
     listed: bool = False
     """An element of a list, where one value may stand twice."""
-    pre_norm: bool = False
-    """A sum in a module whose first op is a norm: the residual is what the norm read, not what it made."""
+    pre_norm_from: int | None = None
+    """First op of the module call, for a sum where that is a norm: the residual is what such a norm read."""
+    first_in_model: int = 0
+    """First op of the model's call: it seldom reads what the script made before, where it made an alike value."""
     made_by_odd: Collection[int] = ()
     """Ops whose outputs it would be odd to read here."""
 
@@ -175,13 +177,15 @@ def _is_odd(candidate: Candidate, read: Read, reachable: Sequence[Candidate], ch
     """
     if read.feeds_gemm and candidate.linear_of is not None:
         return any(c.owner is candidate.linear_of.owner for c in reachable)
+    if candidate.op < read.first_in_model and any(c.op >= read.first_in_model for c in reachable):
+        return True
     if candidate.op in read.made_by_odd or {read.op_name, candidate.maker[0]} == {"aten::cos", "aten::sin"}:
         return True
     if candidate.maker[0] == read.op_name and candidate.source is not None:
         waiting = (c for c in reachable if not c.readers and c is not candidate)
         return any(_made_alike(c, candidate.source) for c in waiting)
-    if read.pre_norm and candidate.readers and candidate.maker[0] in NORMS and candidate.source in reachable:
-        return True
+    if read.pre_norm_from is not None and candidate.readers and candidate.maker[0] in NORMS:
+        return candidate.op >= read.pre_norm_from and candidate.source in reachable
     if read.binary and candidate.power_of is not None and candidate.readers:
         return candidate.power_of in reachable
     return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)

@@ -56,6 +56,15 @@ class Frames:
             self._modules[inner] = (path, class_)
         return self._modules[frame]
 
+    def model_start(self, frame: int) -> float | None:
+        """When the outermost module call around ``frame`` began."""
+        found = None
+        while frame >= 0:
+            if self._nest.events[frame].name.startswith(_MODULE):
+                found = self._nest.events[frame].start
+            frame = self._nest.parent[frame]
+        return found
+
     def module_start(self, frame: int) -> float | None:
         """When the innermost module call around ``frame`` began."""
         while frame >= 0 and not self._nest.events[frame].name.startswith(_MODULE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from auditor.collect.contexts import BACKWARD
 from auditor.collect.dispatched import launches_nothing
@@ -59,6 +60,9 @@ def _note_unknown(graph: OpGraph, ops: Sequence[ForeignOp]) -> None:
 
 def _name_backward_modules(graph: OpGraph) -> None:
     """A backward op stands where the forward op with its autograd sequence number stood."""
+    for op, following in pairwise(graph.ops):
+        if op.name == "aten.ones_like" and following.phase == "backward":
+            op.phase = "backward"  # the gradient of the loss
     forward: dict[int, Op] = {}
     for op in graph.ops:
         if op.phase == "forward" and op.sequence >= 0:

@@ -79,7 +79,7 @@ def _attach_launched(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Eve
         if op is not None:
             op.kernels += tuple(kernels)
             continue
-        launched = [kernel for kernel in kernels if not is_copy(kernel)]
+        launched = [kernel for kernel in kernels if not kernel.is_transfer]
         links.unlinked += launched
         links.coverage.linked -= len(launched)
         links.coverage.outside_ops += len(launched)
@@ -95,11 +95,6 @@ def _op_around(nest: Nest, index: int, op_of: Mapping[int, Op]) -> Op | None:
             return op
         index = nest.parent[index]
     return None
-
-
-def is_copy(kernel: Kernel) -> bool:
-    """Whether this is a copy between memories (``Memcpy DtoH …``), which is not counted as a kernel."""
-    return kernel.name.startswith("Memcpy")
 
 
 def _launches(trace: Trace) -> dict[int, Event]:

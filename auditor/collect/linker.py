@@ -87,14 +87,19 @@ class ThreadLinker:
         return Read(
             spec, foreign.name, foreign.event.start, feeds_gemm=self._feeds_gemm(foreign, path),
             binary=bare(foreign.name) in _PAIRS, listed=len(path) > 1,
-            pre_norm=bare(foreign.name) in ("add", "add_") and self._in_pre_norm_module(foreign),
-            prefer=prefer, avoid=avoid, made_by_odd=rotated,
+            pre_norm_from=self._norm_that_begins(foreign) if bare(foreign.name) in ("add", "add_") else None,
+            first_in_model=self._first_in_model(foreign), prefer=prefer, avoid=avoid, made_by_odd=rotated,
         )  # fmt: skip
 
-    def _in_pre_norm_module(self, foreign: ForeignOp) -> bool:
-        """Whether the module call around ``foreign`` began with a norm."""
+    def _first_in_model(self, foreign: ForeignOp) -> int:
+        begin = self._frames.model_start(self._frame_of[foreign.number]) if self._frames else None
+        return bisect_left(self._starts, begin) if begin is not None else 0
+
+    def _norm_that_begins(self, foreign: ForeignOp) -> int | None:
+        """Number of the first op of the module call around ``foreign``, where that is a norm."""
         begin = self._frames.module_start(self._frame_of[foreign.number]) if self._frames else None
-        return begin is not None and self._names[bisect_left(self._starts, begin)] in NORMS
+        first = bisect_left(self._starts, begin) if begin is not None else None
+        return first if first is not None and self._names[first] in NORMS else None
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""

@@ -1,0 +1,114 @@
+"""Which op launched which kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from auditor.collect.inferred import inferred_graph
+from auditor.collect.kineto import Event, Trace, load_trace
+from auditor.collect.nesting import Nest
+from auditor.graph.model import OpGraph
+
+
+def op(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+
+def launch(ts: float, correlation: int, name: str = "cudaLaunchKernel") -> dict[str, Any]:
+    args = {"correlation": correlation}
+    return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": 1, "args": args}
+
+
+def kernel(ts: float, correlation: int, cat: str = "kernel", name: str = "k", **args: Any) -> dict[str, Any]:
+    args = {"correlation": correlation, "stream": 7, **args}
+    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": 2, "args": args}
+
+
+def load(tmp_path: Path, *events: dict[str, Any]) -> Trace:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": list(events)}))
+    return load_trace(path)
+
+
+def graph_of(tmp_path: Path, *events: dict[str, Any]) -> OpGraph:
+    return inferred_graph(load(tmp_path, *events))
+
+
+def test_a_kernel_belongs_to_the_op_around_its_launch_not_to_its_external_id(tmp_path: Path) -> None:
+    # GIVEN a kernel whose External id names another op than the one around its launch
+    add, mul = op("aten::add", 0, 10, **{"External id": 1}), op("aten::mul", 20, 10, **{"External id": 2})
+
+    # WHEN the graph is made
+    graph = graph_of(tmp_path, add, mul, launch(22, 5), kernel(40, 5, **{"External id": 1}))
+
+    # THEN the op around the launch has it
+    assert [(o.name, len(o.kernels)) for o in graph.ops] == [("aten.add", 0), ("aten.mul", 1)]
+    assert graph.coverage.linked == graph.coverage.kernels == 1
+
+
+def test_every_unlinked_kernel_is_counted_with_its_reason(tmp_path: Path) -> None:
+    # GIVEN kernels launched before the window, by a graph replay, outside any op, and by an op
+    graph = graph_of(
+        tmp_path,
+        op("aten::add", 0, 10), launch(1, 1), launch(12, 2), launch(14, 3, "cudaGraphLaunch"),
+        kernel(20, 1), kernel(23, 2), kernel(26, 3), kernel(29, 3), kernel(32, 99),
+    )  # fmt: skip
+
+    # THEN each is in exactly one place
+    c = graph.coverage
+    assert (c.kernels, c.linked, c.before_window, c.graph_replayed, c.outside_ops) == (5, 1, 1, 2, 1)
+    assert len(graph.unlinked) == 4
+    assert graph.kernels == 5
+
+
+def test_a_device_to_host_copy_is_seen_at_its_op_and_is_no_kernel(tmp_path: Path) -> None:
+    copy = kernel(20, 1, "gpu_memcpy", "Memcpy DtoH (Device -> Pinned)")
+    graph = graph_of(tmp_path, op("aten::_local_scalar_dense", 0, 10), launch(1, 1, "cudaMemcpyAsync"), copy)
+
+    assert [k.name for o in graph.ops for k in o.kernels] == ["Memcpy DtoH (Device -> Pinned)"]
+    assert graph.coverage.kernels == 0
+
+
+def test_composite_ops_are_opened_and_dispatched_ones_are_not(tmp_path: Path) -> None:
+    # GIVEN linear > (t > transpose, addmm > copy_) and silu_backward, which has a decomposition and a kernel
+    graph = graph_of(
+        tmp_path,
+        op("aten::linear", 0, 50), op("aten::t", 1, 5), op("aten::transpose", 2, 2), op("aten::addmm", 10, 20),
+        op("aten::copy_", 12, 3), op("aten::silu_backward", 60, 5),
+    )  # fmt: skip
+
+    assert [o.name for o in graph.ops] == ["aten.t", "aten.addmm", "aten.silu_backward"]
+    assert [len(o.kernels) for o in graph.ops] == [0, 1, 1]  # no device: one kernel per op but views
+
+
+def test_phases_come_from_autograd_nodes_and_optimizer_ranges(tmp_path: Path) -> None:
+    optimizer = {**op("Optimizer.step#SGD.step", 40, 20), "cat": "user_annotation"}
+    graph = graph_of(
+        tmp_path,
+        op("aten::mul", 0, 5, **{"Sequence number": 4}),
+        op("autograd::engine::evaluate_function: MulBackward0", 10, 20, **{"Sequence number": 4, "Fwd thread id": 1}),
+        op("aten::mul", 12, 5), optimizer, op("aten::add_", 45, 5),
+    )  # fmt: skip
+
+    assert [(o.name, o.phase) for o in graph.ops] == [
+        ("aten.mul", "forward"), ("aten.mul", "backward"), ("aten.add_", "optimizer"),
+    ]  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=25))
+def test_a_parent_contains_its_children(spans: list[tuple[int, int]]) -> None:
+    # GIVEN properly nested or disjoint spans, made from any spans by clipping to the open one
+    events = [Event(name=str(i), ts=float(s), dur=float(d)) for i, (s, d) in enumerate(sorted(spans))]
+    events.sort(key=lambda e: (e.start, -(e.dur or 0)))
+    nest = Nest(events)
+
+    for i, parent in enumerate(nest.parent):
+        if parent >= 0:
+            assert parent < i
+            assert events[parent].start <= events[i].start <= events[parent].end
+            assert nest.depth[i] == nest.depth[parent] + 1
