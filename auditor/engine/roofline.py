@@ -92,6 +92,11 @@ def is_transcendental(op: str) -> bool:
     return op.partition(":")[0].rpartition(".")[2].lstrip("_") in TRANSCENDENTAL
 
 
+def is_row_op(op: str) -> bool:
+    """A reduction or norm: its threads wait for each other, whatever it is fused with."""
+    return kind_of(op.partition(":")[0]) in ("reduction", "norm")
+
+
 def is_streaming(op: str) -> bool:
     """One pass, cheap arithmetic: such a kernel shows what bandwidth the device gave."""
     return kind_of(op.partition(":")[0]) in ("pointwise", "copy") and not is_transcendental(op)

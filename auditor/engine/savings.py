@@ -8,7 +8,7 @@ The time of a site after fusion has three parts::
   site's plain streaming kernels. Never better than the achievable bandwidth of the device's description, or its
   cache's where the intermediates fit in it.
 * ``arithmetic`` is what memory traffic does not hide. On a calibrated machine it is measured per op; elsewhere
-  it is what a transcendental kernel took beyond its bytes.
+  it is what a transcendental kernel or a reduction (its threads wait for each other) took beyond its bytes.
 * GEMMs keep their time: a fusion only removes what is read again, intermediate traffic and launches.
 
 Checked against measurements by ``benchmarks/savings.py``.
@@ -28,6 +28,7 @@ from auditor.engine.roofline import (
     Memory,
     arithmetic_shown,
     combine,
+    is_row_op,
     is_streaming,
     is_transcendental,
     op_ns,
@@ -146,7 +147,7 @@ def arithmetic_us(site: SiteCost, memory: Memory) -> tuple[float, float]:
     """(what memory traffic may hide, what nothing hides) of the arithmetic that fusion cannot remove."""
     device = memory.device
     if not device.op_ns:
-        return 0.0, sum(_beyond_bytes(k, memory) for k in site.kernels if is_transcendental(k.op))
+        return 0.0, sum(_beyond_bytes(k, memory) for k in site.kernels if is_transcendental(k.op) or is_row_op(k.op))
     inline = sum(_inline_us(k, memory) for k in site.kernels) * _chain_factor(site, device)
     passes = sum(k.numel * op_ns(k.op, device)[1] for k in site.kernels) / 1e3
     if site.kernels and site.kernels[-1].dtype in HALF_PRECISION:  # rounding the results to 16 bits

@@ -59,7 +59,11 @@ def step_saving(likely_us: float, launches_removed: int, step: StepModel) -> flo
 
 
 def amdahl_cap(step_us: float, in_findings_us: float) -> float:
-    """Upper bound of the speed-up if the kernels in findings took no time at all: step / (step - time in them)."""
+    """Upper bound of the speed-up if the kernels in findings took no time at all: step / (step - time in them).
+
+    ``in_findings_us`` is wall time: where the device waits for launches, pass
+    ``step_saving(device_us, launches, step)`` of everything in the findings, not their device time alone.
+    """
     if step_us <= 0:
         return 1.0
     rest = max(step_us - max(0.0, in_findings_us), SMALLEST_REST * step_us)

@@ -177,6 +177,15 @@ def test_what_a_transcendental_kernel_takes_beyond_its_bytes_stays():
     assert estimate(heavy, GPU).likely_us == pytest.approx(estimate(plain, GPU).likely_us)
 
 
+def test_the_latency_of_a_reduction_stays():
+    # GIVEN an add and a layer norm over next to nothing: 1.5 us of bytes and launch, 3.5 us for threads that wait
+    small = {"read": 1000, "written": 1000, "numel": 250}
+    norm = kernel("aten.native_layer_norm", 3.5, **small)
+    add_norm = site(kernel("aten.add", 2.0, **small), norm, family="reduction", read=1000, written=1000)
+    # THEN the fused kernel takes no less than the norm alone does
+    assert estimate(add_norm, GPU).likely_us == pytest.approx(2.0, abs=0.01)
+
+
 def test_a_reduction_is_discounted_where_nothing_is_calibrated():
     kernels = (kernel(dur_us=102.0, read=40 * MB, written=40 * MB),) * 4
     plain = estimate(site(*kernels, read=40 * MB, written=40 * MB), GPU)
