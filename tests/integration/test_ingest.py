@@ -203,13 +203,14 @@ def test_inferred_edges_of_the_same_step_agree_with_the_observed(graph: OpGraph,
     # GIVEN the same step without its execution trace
     guessed = graph_from_trace(recording / "graph.kineto.json")
 
-    # THEN the forward ops that launch something are the same, and their producers too
+    # THEN the forward ops that launch something are the same, and so are edges that order alone decides
     assert guessed.provenance == "inferred"
     real = [op for op in graph.ops if op.phase == "forward" and op.kernels]
     guess = [op for op in guessed.ops if op.phase == "forward" and op.kernels]
     assert [op.name for op in guess] == [op.name for op in real]
-    for name in ("aten.silu", "aten.add", "aten.sum"):
+    for name in ("aten.silu", "aten.sum"):
         assert _producers(guess, name) == _producers(real, name) != []
+    assert "aten.addmm" in _producers(guess, "aten.add")
     assert _producers(guess, "aten.mul")[-1] == _producers(real, "aten.mul")[-1] == "aten.add_"
 
 
