@@ -52,8 +52,8 @@ class Memory:
         return not self.in_cache or self.device.cache_gbps is not None
 
     def peak_us(self, moved: int) -> float | None:
-        """Time at the peak bandwidth of the level that holds the intermediates, ``None`` where it is not known."""
-        peak = self.device.cache_gbps if self.in_cache else self.device.peak_gbps
+        """Time at the peak bandwidth: the cache's where it holds the intermediates; ``None`` where none is known."""
+        peak = max(self.device.peak_gbps or 0.0, (self.device.cache_gbps or 0.0) if self.in_cache else 0.0)
         return moved / (peak * 1e3) if peak else None
 
 

@@ -175,10 +175,10 @@ def _beyond_bytes(kernel: KernelCost, memory: Memory) -> float:
 
 
 def _ideal_us(site: SiteCost, memory: Memory) -> float:
-    """The fused bytes at peak bandwidth; at the bandwidth achieved where the peak is not known."""
+    """The fused bytes at peak bandwidth; at the bandwidth achieved where that is more, or the peak is not known."""
     read, written = _beside_gemms(site)
-    at_peak = memory.peak_us(read + written)
-    return memory.us(read, written) if at_peak is None else at_peak
+    achieved, at_peak = memory.us(read, written), memory.peak_us(read + written)
+    return achieved if at_peak is None else min(achieved, at_peak)
 
 
 def _siblings(site: SiteCost, device: Device, sizes: str) -> Estimate:
