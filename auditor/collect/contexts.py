@@ -46,10 +46,14 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
 
 def _with_gradient_seed(found: list[Dispatched]) -> list[Dispatched]:
     """``loss.backward()`` makes the gradient of the loss before any autograd node runs: that is backward too."""
-    for i in range(len(found) - 1):
+    following: Phase = "forward"
+    for i in reversed(range(len(found))):
         node, context = found[i]
-        if node.name == "aten::ones_like" and context.phase == "forward" and found[i + 1][1].phase == "backward":
+        if context.outside:
+            continue
+        if node.name == "aten::ones_like" and context.phase == "forward" and following == "backward":
             found[i] = (node, replace(context, phase="backward"))
+        following = context.phase
     return found
 
 

@@ -53,7 +53,8 @@ def _kernels_of_step(graph: OpGraph, trace: Trace) -> dict[int, tuple[Kernel, ..
     recorded = nests(e for e in trace.cpu_ops if "::" in e.name)
     found: list[_Found] = []
     for ops in expected.values():
-        found += _match_thread(ops, recorded.values())
+        if any(op.kernels for op in ops):  # a worker of an op's own loop that only allocates comes and goes
+            found += _match_thread(ops, recorded.values())
     origin = min((f.nest.events[f.index].start for f in found), default=0.0)
     if graph.device_kind != "cpu":
         return _launched(trace, found, origin)
