@@ -12,7 +12,6 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -108,12 +107,16 @@ def profiled(fn: Callable[[], Any], names: Sequence[str], reps: int) -> tuple[li
 
 
 def clock(fn: Callable[[], Any], reps: int) -> float:
-    """Lower quartile in microseconds of the calls in which nobody took a CPU away from us (all, if there were none)."""
+    """Lower quartile in microseconds of the calls in which nobody took a CPU away from us (all, if there were none).
+
+    With one thread, its own CPU time: on a machine that others use, wall time tells of them.
+    """
+    now = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times, clean = [], []
     for _ in range(reps):
-        before, start = preemptions(), time.perf_counter()
+        before, start = preemptions(), now()
         fn()
-        times.append((time.perf_counter() - start) * 1e6)
+        times.append((now() - start) * 1e6)
         if preemptions() == before:
             clean.append(times[-1])
     return quartile(clean or times)
@@ -129,7 +132,7 @@ def preemptions() -> int:
 
 
 def measure(case: Case, rounds: int, seed: int = 0) -> dict[str, Any]:
-    """Raw figures of ``case``: kernels with their median durations, and one eager and one fused time per round."""
+    """Raw figures of ``case``: kernels with their undisturbed durations, and one eager and one fused time per round."""
     torch.manual_seed(seed)
     inputs = case.inputs()
 
@@ -152,13 +155,13 @@ def measure(case: Case, rounds: int, seed: int = 0) -> dict[str, Any]:
                 per_op, walls = profiled(eager, [op["op"].partition(":")[0] for op in seen.ops], reps)
                 times[step].append(quartile(walls))
                 for all_durs, some in zip(durs, per_op, strict=True):
-                    all_durs.append(quartile(some))
+                    all_durs.extend(some)
             else:
                 times[step].append(clock(eager if step == "eager" else fused, reps))
     return {
         "case": case.label,
         "family": case.family,
-        "kernels": [op | {"dur_us": median(d)} for op, d in zip(seen.ops, durs, strict=True)],
+        "kernels": [op | {"dur_us": quartile(d)} for op, d in zip(seen.ops, durs, strict=True)],
         "bytes_read_fused": sum(map(nbytes, inputs)),
         "bytes_written_fused": sum(nbytes(t) for t in tree_leaves(out)),
         **{f"{name}_us": values for name, values in times.items()},

@@ -11,9 +11,14 @@ generated code of torch 2.13:
 
 from __future__ import annotations
 
-from auditor.engine.costs import SiteCost
+from auditor.engine.costs import KernelCost, SiteCost
 from auditor.engine.roofline import SOFTMAX
 from auditor.graph.ops import kind_of
+
+VENDOR_F32 = frozenset(
+    f"aten.{name}" for name in ("exp", "tanh", "erf", "log", "log1p", "log2", "log10", "sin", "cos", "gelu", "pow")
+)
+"""Eager float32 ops that call a vendor's vector library: what they take says nothing of the compiler's library."""
 
 CONCATENATIONS = frozenset({"aten.cat", "aten.stack"})
 
@@ -27,6 +32,11 @@ def spilled(site: SiteCost) -> tuple[int, int]:
             written += kernel.bytes_written
     buffers = sum(4 * k.numel for k in site.kernels if k.plain in SOFTMAX)
     return read + buffers + _middle_outputs(site), written + buffers
+
+
+def shows_arithmetic(kernel: KernelCost) -> bool:
+    """Whether the eager op calls the same functions as compiled code, so that its time tells what they take."""
+    return not (kernel.op in VENDOR_F32 and kernel.dtype == "f32")
 
 
 def _middle_outputs(site: SiteCost) -> int:

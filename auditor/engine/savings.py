@@ -21,7 +21,7 @@ from statistics import median
 
 from auditor.devices.describe import Device
 from auditor.engine.costs import KernelCost, SiteCost
-from auditor.engine.cpu_code import spilled
+from auditor.engine.cpu_code import shows_arithmetic, spilled
 from auditor.engine.roofline import (
     HALF_PRECISION,
     SOFTMAX,
@@ -164,7 +164,7 @@ def _chain_factor(site: SiteCost, device: Device) -> float:
 def _inline_us(kernel: KernelCost, memory: Memory) -> float:
     """Calibrated arithmetic, or what the kernel showed if that is more: the machine may be slower than it was then."""
     calibrated = kernel.numel * op_ns(kernel.op, memory.device)[0] / 1e3
-    if not calibrated or not is_transcendental(kernel.op) or kernel.plain in SOFTMAX:
+    if not calibrated or not is_transcendental(kernel.op) or kernel.plain in SOFTMAX or not shows_arithmetic(kernel):
         return calibrated
     bytes_us = memory.us(kernel.bytes_read, kernel.bytes_written)
     return max(calibrated, arithmetic_shown(_beyond_fixed(kernel, memory.device), bytes_us, memory.device))
