@@ -123,14 +123,14 @@ class _Grower:
 
     def _convex(self, theirs: _Group, ours: _Group, first: int, last: int) -> bool:
         """No path leaves the two and comes back: walk up from what comes in, and from what the host waits for."""
-        owners = self.graph.owners
         inside = theirs.members | ours.members
         pending = [
             made
             for group in (ours, theirs)
             for member in group.nodes
-            for value in member.operands()
-            if (made := owners[value.value.id].producer) is not None and made.index not in inside and made.index > first
+            for op in member.ops
+            for made in self.graph.before(op)
+            if made.index not in inside and made.index > first
         ]
         barriers = self.graph.barriers
         for i in range(bisect_right(barriers, first), bisect_right(barriers, last - 1)):
@@ -141,9 +141,8 @@ class _Grower:
             if op.index in seen:
                 continue
             seen.add(op.index)
-            for value in self.graph.inputs[op.index]:
-                made = owners[value.id].producer
-                if made is None or made.index < first:
+            for made in self.graph.before(op):
+                if made.index < first:
                     continue
                 if made.index in inside:
                     self.refusals.append(self._refusal(made, op))

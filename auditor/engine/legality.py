@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from auditor.graph.canonical import Canonical
@@ -140,9 +140,9 @@ def _not_convex(
 ) -> Refusal | None:
     """A path that leaves the region and comes back would have to run both before and after the kernel.
 
-    A host sync or a collective in between that waits for the region's results closes such a path: what
-    the host launches later depends on it. One that waits for something else does not: the kernel runs
-    after it.
+    What reads a tensor has to run before what overwrites it, so paths lead there too. A host sync or a
+    collective in between that waits for the region's results closes such a path: what the host launches
+    later depends on it. One that waits for something else does not: the kernel runs after it.
     """
     barriers = graph.barrier_ops
     pending = [
@@ -156,13 +156,25 @@ def _not_convex(
         seen.add(op.index)
         if op.index in barriers:
             return Refusal(f"{barrier_name(op)} in between waits for it: {op.name}", members[0], op, members)
-        for value in op.outputs:
-            for reader in graph.readers.get(graph.owners[value.id].id, ()):
-                if reader.index in inside:
-                    return Refusal(f"a path leaves and comes back through {op.name}", members[0], op, members)
-                if reader.index < last.index:
-                    pending.append(reader)
+        for later in (*_overwriters(graph, op), *_consumers(graph, op)):
+            if later.index in inside:
+                return Refusal(f"a path leaves and comes back through {op.name}", members[0], op, members)
+            if later.index < last.index:
+                pending.append(later)
     return None
+
+
+def _consumers(graph: Canonical, op: Op) -> Iterator[Op]:
+    for value in op.outputs:
+        yield from graph.readers.get(graph.owners[value.id].id, ())
+
+
+def _overwriters(graph: Canonical, op: Op) -> Iterator[Op]:
+    """Ops that later write in place to what ``op`` reads."""
+    for value in graph.inputs[op.index]:
+        for writer in graph.writers.get(value.storage, ()):
+            if writer.index > op.index:
+                yield writer
 
 
 def barrier_name(op: Op) -> str:

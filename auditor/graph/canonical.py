@@ -82,7 +82,8 @@ class Canonical:
     ``inputs`` lists the distinct values that each op reads, ``owners`` the value that owns the content of
     each value, both by index.
     ``readers`` maps the id of a value that owns its content to the kernel ops that read it, through
-    any view; ``escaping`` holds the ids of those that something outside the window reads;
+    any view; ``escaping`` holds the ids of those that something outside the window reads (the results of the
+    step, and what it wrote into tensors that were there before);
     ``barriers`` the op indices of host syncs, collectives and data-dependent shapes.
     """
 
@@ -96,7 +97,7 @@ class Canonical:
         self.inputs: list[tuple[Value, ...]] = []
         self.owners: list[Value] = []
         self._traffic: dict[int, Traffic] = {}
-        self.escaping = {owner_of(v).id for v in graph.values if v.escapes}
+        self.escaping = {owner_of(v).id for v in graph.values if v.escapes} | _overwritten_inputs(graph)
         self.barriers: list[int] = []
         self.barrier_ops: frozenset[int] = frozenset()
         self._cvalues: dict[int, CValue] = {}
@@ -138,6 +139,17 @@ class Canonical:
         if known is None:
             known = self._traffic[op.index] = traffic_of(op, self.inputs[op.index])
         return known
+
+    def before(self, op: Op) -> Iterator[Op]:
+        """Ops that have to run before ``op``: they make what it reads, or read what it overwrites."""
+        for value in self.inputs[op.index]:
+            made = self.owners[value.id].producer
+            if made is not None:
+                yield made
+        for value in op.mutates:
+            for reader in self.readers.get(self.owners[value.id].id, ()):
+                if reader.index < op.index:
+                    yield reader
 
     def cvalue(self, value: Value) -> CValue:
         """The content that ``value`` shows; a slice node is made where it shows only a part."""
@@ -184,7 +196,7 @@ class Canonical:
         return tuple(canonical)
 
     def _add(self, op: Op) -> None:
-        kind, args = normalise_call(op.name, self._canonical_args(op.args), _rank_of)
+        kind, args = _normalised(op.name, self._canonical_args(op.args))
         node = Node(kind, args, (op,), op.index)
         rewrite = _REWRITES.get(kind)
         if rewrite is not None:
@@ -224,6 +236,22 @@ class Canonical:
         if owner.id in self.escaping:
             return False
         return all(r is op or (r.phase != op.phase and op.phase == "forward") for r in self.readers[owner.id])
+
+
+def _normalised(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    """Canonical kind and arguments; of a call that no schema allows, as cut traces hold, the name as it is."""
+    try:
+        return normalise_call(name, args, _rank_of)
+    except (IndexError, TypeError):
+        return name, args
+
+
+def _overwritten_inputs(graph: OpGraph) -> set[int]:
+    """Ids of the newest versions of tensors that existed before the step: their owner sees what was written."""
+    given = {v.storage for v in graph.values if v.producer is None and v.base is None}
+    written = [v for op in graph.ops if op.mutates for v in op.outputs if v.base is None and v.storage in given]
+    newest = {(v.storage, v.offset, v.shape, v.strides): v.id for v in written}
+    return set(newest.values())
 
 
 def is_view(op: Op) -> bool:
