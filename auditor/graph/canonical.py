@@ -3,7 +3,8 @@
 Real models write one function in many ways. Here views become transparent (only a *slice*, which
 changes what is read, stays as a node), casts and plain copies can be looked through, and what needs
 two ops becomes one node that covers both: ``x * sigmoid(x)`` is ``silu``, ``sum / n`` is ``mean``,
-``1 / sqrt`` is ``rsqrt``, noise · scale · mul is ``dropout``. Every node keeps its recorded ops.
+``1 / sqrt`` is ``rsqrt``, noise · scale · mul is ``dropout``; a product of complex numbers, which rotates
+pairs, is ``complex_mul``. Every node keeps its recorded ops.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from auditor.graph.model import Op, OpGraph, Value, owner_of
 from auditor.graph.normal import IDENTITY_KINDS, normalise_call
 from auditor.graph.ops import DATA_DEPENDENT, base_name, kind_of
 from auditor.graph.traffic import Traffic, traffic_of
+
+COMPLEX = frozenset({"c32", "c64", "c128"})
 
 
 class CValue:
@@ -110,7 +113,7 @@ class Canonical:
         readers, writers, inputs = self.readers, self.writers, self.inputs
         owners = [owner_of(value) for value in self.graph.values]
         for op in self.graph.ops:
-            read = tuple(dict.fromkeys(op.inputs()))
+            read = () if _reads_shape_only(op.name) else tuple(dict.fromkeys(op.inputs()))
             inputs.append(read)
             if is_view(op):
                 continue
@@ -161,7 +164,8 @@ class Canonical:
             made = CValue(value, None)
         else:
             parent = self.cvalue(base)
-            whole = value.shape == base.shape or value.extent >= parent.value.extent
+            # In bytes: a complex view of pairs of numbers has half the elements and the same content.
+            whole = value.shape == base.shape or value.nbytes >= parent.value.nbytes
             made = parent if whole else self._slice(parent, base, value)
         self._cvalues[value.id] = made
         return made
@@ -185,7 +189,8 @@ class Canonical:
         return made
 
     def _canonical_args(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        known, canonical = self._cvalues, []
+        known = self._cvalues
+        canonical: list[Any] = []
         for arg in args:
             if type(arg) is Value:
                 canonical.append(known.get(arg.id) or self.cvalue(arg))
@@ -259,6 +264,11 @@ def is_view(op: Op) -> bool:
     return not op.kernels and bool(op.outputs) and all(v.base is not None for v in op.outputs)
 
 
+def _reads_shape_only(name: str) -> bool:
+    """``empty_like``, ``ones_like``, ``new_zeros``: they need no element of their input."""
+    return kind_of(name) in ("allocation", "generator") or base_name(name) in ("aten.rand_like", "aten.randn_like")
+
+
 def is_barrier(op: Op) -> bool:
     """A host sync, a collective, a data-dependent shape or a device-to-host copy: nothing is fused across."""
     return is_barrier_name(op.name) or any(k.is_transfer and k.name.startswith("Memcpy DtoH") for k in op.kernels)
@@ -282,19 +292,53 @@ def _rewrite_mul(graph: Canonical, node: Node) -> None:
         if a is b or (a.root is b.root and a.value.dtype == b.value.dtype):
             node.kind, node.args = "square", (a,)
             return
-        for x, gate in ((a, b), (b, a)):
-            if _as_silu(graph, node, x, gate) or _as_dropout(graph, node, x, gate):
-                return
+        for x, other in ((a, b), (b, a)):
+            for rewrite in (_as_silu, _as_dropout, _as_division):
+                if rewrite(graph, node, x, other):
+                    return
+        if node.op.outputs and node.op.outputs[0].dtype in COMPLEX:
+            node.kind = "complex_mul"
     else:
         _as_mean(graph, node)
 
 
 def _as_silu(graph: Canonical, node: Node, x: CValue, gate: CValue) -> bool:
+    """``x * sigmoid(x)`` is ``silu``, ``x * sigmoid(c * x)`` is ``quick_gelu``: neither gates another tensor."""
     sigmoid = _made_by(gate, "sigmoid")
-    if sigmoid is None or sigmoid.args[0].root is not x.root or not graph.read_only_by(gate, node.op):
+    if sigmoid is None or not graph.read_only_by(gate, node.op):
+        return False
+    source = sigmoid.args[0]
+    scale = _made_by(source, "mul")
+    if source.root is x.root:
+        node.kind = "silu"
+    elif scale is not None and _scales(scale, x) and graph.read_only_by(source, sigmoid.op):
+        graph.absorb(node, scale)
+        node.kind = "quick_gelu"
+    else:
         return False
     graph.absorb(node, sigmoid)
-    node.kind, node.args = "silu", (x,)
+    node.args = (x,)
+    return True
+
+
+def _scales(mul: Node, x: CValue) -> bool:
+    """``mul`` multiplies ``x`` by a number."""
+    return type(mul.args[0]) is CValue and mul.args[0].root is x.root and is_scalar(mul.args[1])
+
+
+def is_scalar(arg: Any) -> bool:
+    """A Python number. Traces write ``x / 8.0`` with a 0-d tensor that no op of the step has made."""
+    if type(arg) is CValue:
+        return arg.producer is None and arg.value.shape == ()
+    return isinstance(arg, int | float)
+
+
+def _as_division(graph: Canonical, node: Node, x: CValue, inverse: CValue) -> bool:
+    reciprocal = _made_by(inverse, "reciprocal")
+    if reciprocal is None or not graph.read_only_by(inverse, node.op):
+        return False
+    graph.absorb(node, reciprocal)
+    node.kind, node.args = "div", (x, reciprocal.args[0])
     return True
 
 
@@ -330,11 +374,30 @@ def _rewrite_reciprocal(graph: Canonical, node: Node) -> None:
 
 
 def _rewrite_div(graph: Canonical, node: Node) -> None:
-    """``x / sqrt(v)`` is ``x * rsqrt(v)`` when nobody else reads the root."""
+    """``x / sqrt(v)`` is ``x * rsqrt(v)`` when nobody else reads the root; a division by a number is a scale."""
+    if is_scalar(node.args[1]):
+        node.kind = "mul"
+        return
     root = _made_by(node.args[1], "sqrt")
     if root is not None and graph.read_only_by(node.args[1], node.op):
         root.kind = "rsqrt"
         node.kind = "mul"
+
+
+def _rewrite_softmax(graph: Canonical, node: Node) -> None:
+    """``softmax(x - amax(x))`` is ``softmax(x)``: the kernel subtracts the maximum anyway."""
+    shifted = _made_by(node.args[0], "sub")
+    if shifted is None or not graph.read_only_by(node.args[0], node.op):
+        return
+    x, shift = shifted.args
+    top = _made_by(shift, "amax")
+    dims = top.args[1] if top is not None and len(top.args) > 1 else None
+    if top is None or dims != (node.args[1],) or top.args[0].root is not x.root:
+        return
+    if graph.read_only_by(shift, shifted.op):
+        graph.absorb(node, shifted)
+        graph.absorb(node, top)
+        node.args = (x, node.args[1])
 
 
 def _rewrite_cast(_: Canonical, node: Node) -> None:
@@ -359,6 +422,7 @@ _REWRITES = {
     "mul": _rewrite_mul,
     "reciprocal": _rewrite_reciprocal,
     "div": _rewrite_div,
+    "softmax": _rewrite_softmax,
     "cast": _rewrite_cast,
     "copy_into": _rewrite_copy_into,
 }

@@ -135,6 +135,15 @@ def _clamp_min(args: tuple[Any, ...], _: RankOf) -> Call:
     return ("relu", (args[0],)) if _get(args, 1) == 0 else ("clamp_min", args)
 
 
+def _clamp(args: tuple[Any, ...], rank_of: RankOf) -> Call:
+    lower, upper = _get(args, 1), _get(args, 2)
+    return _clamp_min((args[0], lower), rank_of) if upper is None else ("clamp", args)
+
+
+def _vector_norm(args: tuple[Any, ...], rank_of: RankOf) -> Call:
+    return "vector_norm", (args[0], _get(args, 1, 2), _dims(_get(args, 2), rank_of(args[0])))
+
+
 def _cast(args: tuple[Any, ...], _: RankOf) -> Call:
     return "cast", (args[0],)
 
@@ -182,7 +191,9 @@ _TABLE: dict[str, Callable[[tuple[Any, ...], RankOf], Call]] = {
     "aten._softmax": _softmax("softmax"), "aten.softmax": _softmax("softmax"),
     "aten._safe_softmax": _softmax("softmax"), "aten._log_softmax": _softmax("log_softmax"),
     "aten.log_softmax": _softmax("log_softmax"), "aten.gelu": _gelu, "aten.relu": _relu,
-    "aten.clamp_min": _clamp_min, "aten._to_copy": _cast, "aten.to": _cast, "aten.type_as": _cast,
+    "aten.clamp_min": _clamp_min, "aten.clamp": _clamp, "aten.clip": _clamp,
+    "aten.linalg_vector_norm": _vector_norm, "aten.norm": _vector_norm,
+    "aten._to_copy": _cast, "aten.to": _cast, "aten.type_as": _cast,
     "prims.convert_element_type": _cast, "aten.clone": _copy, "aten.contiguous": _copy, "aten.copy": _copy_into,
     "aten.cat": _joined("cat"), "aten.concat": _joined("cat"), "aten.stack": _joined("stack"),
     "aten.addmm": _addmm, "aten.baddbmm": lambda args, _: ("baddbmm", (args[1], args[2], args[0])),
