@@ -34,8 +34,8 @@ class Memory:
             return self.level * (read + written) / (self.reference_gbps * 1e3)
         scale = max(self.scale, 1)
         per_byte = _along(scale, [(p.bytes, p.bytes / p.gbps / 1e3) for p in self.device.curve]) / scale
-        faults = [(p.bytes // 3, p.bytes / 3 * p.fresh_ns_per_kb / 1024e3) for p in self.device.curve]
-        return self.level * ((read + written) * per_byte + _along(written, faults))
+        per_fresh = _along(scale, [(p.bytes, p.bytes * p.fresh_ns_per_kb / 1024e3) for p in self.device.curve]) / scale
+        return self.level * ((read + written) * per_byte + written * per_fresh)
 
     @property
     def reference_gbps(self) -> float:
