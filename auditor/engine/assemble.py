@@ -172,7 +172,7 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
             likely_us=likely,
             step_us=step_saving(likely, kernels - len(sites), model),
         ),
-        amdahl_cap=amdahl_cap(model.step_us, device_us),
+        amdahl_cap=amdahl_cap(model.step_us, step_saving(device_us, kernels, model)),
         provenance="inferred" if inferred else graph.provenance,
         phase=home.phase,
         module_class=home.module_class,
@@ -236,7 +236,7 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
             likely_us=likely,
             step_us=step_saving(likely, avoidable, model),
             bytes=sum(f.bytes_now - f.bytes_fused for f in findings),
-            amdahl_cap=amdahl_cap(model.step_us, in_findings),
+            amdahl_cap=amdahl_cap(model.step_us, step_saving(in_findings, unfused, model)),
         ),
     )
 

@@ -34,9 +34,15 @@ def step_model(graph: OpGraph, device: Device) -> StepModel:
     """How busy the device was, and what one launch costs there. The window is what the graph covers."""
     spans = _spans(graph)
     serial = graph.device_kind == "cpu"
-    busy = _union_us(spans)
     window = max((s.start_us + s.dur_us for s in spans), default=0.0) - min((s.start_us for s in spans), default=0.0)
-    step = max(graph.step_us * max(1, graph.coverage.steps) if graph.step_us > 0 else window, busy)
+    step = graph.step_us * max(1, graph.coverage.steps) if graph.step_us > 0 else window
+    if serial:
+        # Ops run one after the other. Their starts are medians over steps, so intervals may seem to overlap, and
+        # under the profiler they may add up to more than the bare step: then nothing of it was idle.
+        busy = min(sum(s.dur_us for s in spans), step) if step > 0 else 0.0
+    else:
+        busy = _union_us(spans)
+        step = max(step, busy)
     launch = _host_gap_us(step, busy, len(spans)) if serial else _launch_us(spans, device)
     return StepModel(step, busy, graph.kernels, launch, serial)
 
