@@ -14,16 +14,18 @@ if __name__ == "__main__":  # run by path: this folder must not shadow the scrip
     sys.path.pop(0)
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
+import atexit
 import builtins
 import importlib.util
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -66,9 +68,7 @@ class Session:
         self.recorder.start()
 
     def finish(self, exit_code: int, error: BaseException | None) -> None:
-        """Write what the run was; a forked child writes nothing."""
-        if os.getpid() != self.pid:
-            return
+        """Write what the run was."""
         recording = self.recorder.finish() if self.recorder else Recording()
         recording.script = [self.config.script, *self.config.args]
         recording.exit_code = exit_code
@@ -125,8 +125,23 @@ def run(config: Config) -> int:
         if type(raised).__name__ != "ScriptProfiles":
             _show(raised)
     _join_threads()
+    if os.getpid() != session.pid:
+        _leave_fork(exit_code)
     session.finish(exit_code, error)
     return exit_code
+
+
+def _leave_fork(exit_code: int) -> NoReturn:
+    """End a process that the script forked.
+
+    The profiler's libraries wait on exit for threads that a fork does not have, for ever: so the interpreter's
+    part of leaving is done here, and the rest is skipped.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(exit_code & 0xFF)
 
 
 def _load(script: str) -> tuple[ModuleType, CodeType]:
