@@ -185,7 +185,7 @@ def _axis(node: Node) -> str:
     if dims is None:
         return ALL
     if isinstance(dims, tuple):
-        return ROWS if dims and max(dims) == -1 else COLUMNS
+        return ROWS if -1 in dims else COLUMNS
     return ROWS if dims in (-1, len(_input_shape(node)) - 1) else COLUMNS
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from auditor.engine.pattern import Call, Pattern, Rest, Result, Variable, Wildcard
 from auditor.graph.canonical import Canonical, CValue, Node
 from auditor.graph.normal import ConstantVariable
+from auditor.graph.ops import COMMUTATIVE
 
 Binding = dict[Any, Any]
 
@@ -139,7 +140,7 @@ def _solutions(anchor: Call, start: Node, steps: list[tuple[Call, Call]]) -> Ite
                     binding[wanted] = node
                     trail.append(wanted)
                     args = node.args
-                    if wanted.commutative and len(args) == 2 and not wanted.symmetric:
+                    if wanted.commutative and len(args) == 2 and node.kind in COMMUTATIVE and not wanted.symmetric:
                         swapped = _argument_goals(wanted.args, (args[1], args[0]), rest)
                         if swapped is not False:
                             choices.append((swapped, len(trail)))

@@ -23,7 +23,7 @@ from typing import Any
 
 from auditor.errors import AuditError
 from auditor.graph.normal import ConstantVariable, normalise_call
-from auditor.graph.ops import GEMM
+from auditor.graph.ops import COMMUTATIVE, GEMM
 
 OP_CLASSES: dict[str, frozenset[str]] = {
     "gemm": frozenset(n.removeprefix("aten.") for n in GEMM if "backward" not in n),
@@ -285,7 +285,7 @@ class _Compiler:
             while normal and normal[-1] is None:  # defaults that the normal form filled in
                 normal = normal[:-1]
             normal = (*normal, Rest())
-        commutative = kinds <= {"add", "mul", "maximum", "minimum"} and len(normal) == 2
+        commutative = not kinds.isdisjoint(COMMUTATIVE) and len(normal) >= 2
         call = Call(name or f"_{len(self.calls)}", frozenset(kinds), normal, node.lineno, commutative)
         self.calls.append(call)
         return call

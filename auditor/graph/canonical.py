@@ -289,7 +289,7 @@ def _made_by(arg: Any, kind: str) -> Node | None:
 def _rewrite_mul(graph: Canonical, node: Node) -> None:
     a, b = node.args
     if type(a) is CValue and type(b) is CValue:
-        if a is b or (a.root is b.root and a.value.dtype == b.value.dtype):
+        if _same_elements(a, b, node.op):
             node.kind, node.args = "square", (a,)
             return
         for x, other in ((a, b), (b, a)):
@@ -300,6 +300,20 @@ def _rewrite_mul(graph: Canonical, node: Node) -> None:
             node.kind = "complex_mul"
     else:
         _as_mean(graph, node)
+
+
+def _same_elements(a: CValue, b: CValue, op: Op) -> bool:
+    """Both factors show one content, and the same element of it at each index: not ``x * x.t()``."""
+    if a.root is not b.root or a.value.dtype != b.value.dtype:
+        return False
+    left, right = op.args[:2]
+    if not isinstance(left, Value) or not isinstance(right, Value):
+        return False
+    return left is right or (left.shape == right.shape and _steps(left) == _steps(right))
+
+
+def _steps(value: Value) -> list[int]:
+    return [step for step, size in zip(value.strides, value.shape, strict=True) if size != 1]
 
 
 def _as_silu(graph: Canonical, node: Node, x: CValue, gate: CValue) -> bool:
