@@ -43,12 +43,13 @@ class CValue:
 class Node:
     """A canonical op over the recorded ``ops`` (in order; empty for a slice)."""
 
-    __slots__ = ("args", "dead", "index", "kind", "ops", "outs", "phase")
+    __slots__ = ("args", "dead", "index", "kind", "main", "ops", "outs", "phase")
 
     def __init__(self, kind: str, args: tuple[Any, ...], ops: tuple[Op, ...], index: int) -> None:
         self.kind = kind
         self.args = args
         self.ops = ops
+        self.main = ops[-1] if ops else None
         self.index = index
         self.outs: list[CValue] = []
         self.dead = False
@@ -56,8 +57,9 @@ class Node:
 
     @property
     def op(self) -> Op:
-        """The last recorded op: the one that makes the node's first result."""
-        return self.ops[-1]
+        """The recorded op that makes the node's first result. A slice has none."""
+        assert self.main is not None
+        return self.main
 
     def operands(self) -> Iterator[CValue]:
         """Every tensor operand, lists opened."""
@@ -202,6 +204,8 @@ class Canonical:
 
     def _add(self, op: Op) -> None:
         kind, args = _normalised(op.name, self._canonical_args(op.args))
+        if kind in IDENTITY_KINDS and self._on_the_side(op, args[0]):
+            return
         node = Node(kind, args, (op,), op.index)
         rewrite = _REWRITES.get(kind)
         if rewrite is not None:
@@ -222,6 +226,21 @@ class Canonical:
                 operand.root.deep_users.append(node)
         if identity and node.outs and type(node.args[0]) is CValue:
             node.outs[0].root = node.args[0].root
+
+    def _on_the_side(self, op: Op, source: Any) -> bool:
+        """A cast of attention probabilities that nobody reads: math SDPA hands it back beside its result.
+
+        It belongs to the op that makes the probabilities, and goes where that goes.
+        """
+        made = source.producer if type(source) is CValue else None
+        if made is None or made.kind not in ("softmax", "dropout") or op.phase != made.phase:
+            return False
+        if any(v.escapes or v.consumers or v.base is not None for v in op.outputs):
+            return False
+        made.ops = (*made.ops, op)
+        for value in op.outputs:
+            self._cvalues[value.id] = CValue(value, made, len(made.outs))
+        return True
 
     def absorb(self, node: Node, inner: Node) -> None:
         """Make ``inner`` a part of ``node``: its results stay as inner values of the composite."""
@@ -398,6 +417,13 @@ def _rewrite_div(graph: Canonical, node: Node) -> None:
         node.kind = "mul"
 
 
+def _rewrite_relu(_: Canonical, node: Node) -> None:
+    """``clamp(norm, 1e-12)`` of one number a row is a floor: traces write constants with six decimals, as 0."""
+    source = node.args[0]
+    if base_name(node.op.name) != "aten.relu" and type(source) is CValue and source.value.shape[-1:] == (1,):
+        node.kind, node.args = "clamp_min", (source, 0.0)
+
+
 def _rewrite_softmax(graph: Canonical, node: Node) -> None:
     """``softmax(x - amax(x))`` is ``softmax(x)``: the kernel subtracts the maximum anyway."""
     shifted = _made_by(node.args[0], "sub")
@@ -437,6 +463,7 @@ _REWRITES = {
     "reciprocal": _rewrite_reciprocal,
     "div": _rewrite_div,
     "softmax": _rewrite_softmax,
+    "relu": _rewrite_relu,
     "cast": _rewrite_cast,
     "copy_into": _rewrite_copy_into,
 }
