@@ -179,7 +179,11 @@ def _join_threads() -> None:
 
 def _show(error: BaseException) -> None:
     """Print the script's traceback, through its own hook if it set one, without this package's frames."""
-    sys.excepthook(type(error), error, _without_ours(error.__traceback__))
+    chained: BaseException | None = error
+    while chained is not None:
+        chained.__traceback__ = _without_ours(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
