@@ -43,21 +43,76 @@ def test_a_region_knows_what_it_reads_writes_and_saves() -> None:
 @pytest.mark.parametrize(
     ("graph", "members", "reason", "op"),
     [
-        ("a = aten.exp(x)\nb = aten.mm(a, m)\ny = aten.add(a, b)", (0, 2), "a path leaves and comes back through aten.mm", 1),
-        ("a = aten.exp(x)\nb = aten.mm(a, m)\nc = aten.mm(b, m)\ny = aten.add(a, c)", (0, 3), "a path leaves and comes back", 2),
-        ("a = aten.exp(x)\naten.add_(z, a)\ny = aten.add(a, z)", (0, 2), "a path leaves and comes back through aten.add_", 1),
-        ("a = aten.exp(x)\nu = aten.mm(a, z)\naten.add_(z, a)", (0, 2), "a path leaves and comes back through aten.mm", 1),
-        ("a = aten.exp(x)\nu = aten.mm(a, z)\naten.mul_(z, m)\ny = aten.add(a, z)", (0, 3), "a path leaves and comes back", 2),
-        ("a = aten.exp(x)\naten._local_scalar_dense(aten.amax(a))\ny = aten.neg(a)", (0, 3), "a host sync in between waits for it", 2),
-        ("a = aten.exp(x)\nr: f32[16, 16] = _c10d_functional.all_reduce(a, 'sum')\ny = aten.neg(a)", (0, 2), "a collective in between waits for it", 1),
+        (
+            "a = aten.exp(x)\nb = aten.mm(a, m)\ny = aten.add(a, b)",
+            (0, 2),
+            "a path leaves and comes back through aten.mm",
+            1,
+        ),
+        (
+            "a = aten.exp(x)\nb = aten.mm(a, m)\nc = aten.mm(b, m)\ny = aten.add(a, c)",
+            (0, 3),
+            "a path leaves and comes back",
+            2,
+        ),
+        (
+            "a = aten.exp(x)\naten.add_(z, a)\ny = aten.add(a, z)",
+            (0, 2),
+            "a path leaves and comes back through aten.add_",
+            1,
+        ),
+        (
+            "a = aten.exp(x)\nu = aten.mm(a, z)\naten.add_(z, a)",
+            (0, 2),
+            "a path leaves and comes back through aten.mm",
+            1,
+        ),
+        (
+            "a = aten.exp(x)\nu = aten.mm(a, z)\naten.mul_(z, m)\ny = aten.add(a, z)",
+            (0, 3),
+            "a path leaves and comes back",
+            2,
+        ),
+        (
+            "a = aten.exp(x)\naten._local_scalar_dense(aten.amax(a))\ny = aten.neg(a)",
+            (0, 3),
+            "a host sync in between waits for it",
+            2,
+        ),
+        (
+            "a = aten.exp(x)\nr: f32[16, 16] = _c10d_functional.all_reduce(a, 'sum')\ny = aten.neg(a)",
+            (0, 2),
+            "a collective in between waits for it",
+            1,
+        ),
         ("a = aten.exp(x)\ni: i64[4, 2] = aten.nonzero(a)\ny = aten.neg(a)", (0, 2), "a host sync in between", 1),
-        ("a = aten.exp(x)\naten.mul_(x, 2)\ny = aten.neg(a)", (0, 2), "aten.mul_ writes in place to an input in between", 1),
-        ("a = aten.exp(x)\naten.mul_(aten.slice(x, 0, 0, 4), 2)\ny = aten.neg(a)", (0, 3), "aten.mul_ writes in place", 2),
-        ('a = aten.exp(x)\nphase("backward")\ny = aten.neg(a)', (0, 1), "aten.neg runs in the backward, aten.exp in the forward", 1),
+        (
+            "a = aten.exp(x)\naten.mul_(x, 2)\ny = aten.neg(a)",
+            (0, 2),
+            "aten.mul_ writes in place to an input in between",
+            1,
+        ),
+        (
+            "a = aten.exp(x)\naten.mul_(aten.slice(x, 0, 0, 4), 2)\ny = aten.neg(a)",
+            (0, 3),
+            "aten.mul_ writes in place",
+            2,
+        ),
+        (
+            'a = aten.exp(x)\nphase("backward")\ny = aten.neg(a)',
+            (0, 1),
+            "aten.neg runs in the backward, aten.exp in the forward",
+            1,
+        ),
         ("a = aten.mm(x, m)\ny = aten.mm(a, m)", (0, 1), "it would join 2 GEMMs", 1),
-        ("a = aten.mm(x, m)\nb = aten.relu(a)\nq = aten.view(b, [1, 16, 16])\ny = aten.bmm(q, q)", (0, 1, 3), "join 2 GEMMs", 3),
+        (
+            "a = aten.mm(x, m)\nb = aten.relu(a)\nq = aten.view(b, [1, 16, 16])\ny = aten.bmm(q, q)",
+            (0, 1, 3),
+            "join 2 GEMMs",
+            3,
+        ),
     ],
-)  # fmt: skip
+)
 def test_refused(graph: str, members: tuple[int, ...], reason: str, op: int) -> None:
     said, at = refused(graph, *members)
     assert reason in said

@@ -74,10 +74,18 @@ def test_variables_and_constants_are_reported() -> None:
         ("y = anyof.gemm(a, b)", "y = aten.addmm(w, x, z)", 0),
         ("y = anyof.mask(aten.neg(a), m, ...)", "y = aten.add(z, aten.neg(x))", 1),
         ("y = anyof.mask(aten.neg(a), m, ...)", "k: bool[16, 16]\ny = aten.masked_fill(aten.neg(x), k, 0.0)", 1),
-        ("v, m = aten.var_mean(x, [-1], _)\ny = aten.sub(x, m)", "v, m = aten.var_mean(x, [-1], 0, True)\ny = aten.sub(x, m)", 1),
-        ("v, m = aten.var_mean(x, [-1], _)\ny = aten.sub(x, m)", "v, m = aten.var_mean(x, [-1], 0, True)\ny = aten.sub(x, v)", 0),
+        (
+            "v, m = aten.var_mean(x, [-1], _)\ny = aten.sub(x, m)",
+            "v, m = aten.var_mean(x, [-1], 0, True)\ny = aten.sub(x, m)",
+            1,
+        ),
+        (
+            "v, m = aten.var_mean(x, [-1], _)\ny = aten.sub(x, m)",
+            "v, m = aten.var_mean(x, [-1], 0, True)\ny = aten.sub(x, v)",
+            0,
+        ),
     ],
-)  # fmt: skip
+)
 def test_arguments(pattern: str, graph: str, count: int) -> None:
     assert len(matches(pattern, graph)) == count
 

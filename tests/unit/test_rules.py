@@ -74,7 +74,12 @@ MISTAKES = {
     "bad id": ("id: USR001", "id: usr1", 1, "Letters and three or four digits"),
     "bad name": ("name: scaled-tanh", "name: Scaled Tanh", 2, "kebab-case"),
     "two ways to match": ("  outputs: []", "  chain: {min: 2}", 6, "exactly one of"),
-    "no way to match": ("  any_of:\n    - |\n      a = aten.mul(x, c_scale)\n      y = aten.tanh(a)\n", "", 6, "exactly one of"),
+    "no way to match": (
+        "  any_of:\n    - |\n      a = aten.mul(x, c_scale)\n      y = aten.tanh(a)\n",
+        "",
+        6,
+        "exactly one of",
+    ),
     "no tests": (GOOD[GOOD.index("tests:") :], "tests: []\n", 16, "tests"),
     "negative sites": ("sites: 1", "sites: -1", 21, "-1"),
     "unknown op class": ("aten.tanh(a)", "anyof.trig(a)", 8, "known: anyof.gemm"),
@@ -90,7 +95,7 @@ MISTAKES = {
     "output listed twice": ("outputs: []", "outputs: [a, a]", 11, "twice"),
     "yields to nobody": ("yields_to: []", "yields_to: [FUS999]", 14, "no rule FUS999"),
     "unknown constraint": ("  dtype:", "  dtypes:", 13, "unknown key 'dtypes'"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", MISTAKES)
@@ -153,7 +158,7 @@ def test_files_that_are_no_rules(content: bytes, message: str, tmp_path: Path) -
 
 
 def test_folders_without_rules(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="holds no .yaml rule file; `fusion-audit rules new NAME` makes one"):
+    with pytest.raises(AuditError, match=r"holds no \.yaml rule file; `fusion-audit rules new NAME` makes one"):
         load_rules([tmp_path])
     with pytest.raises(AuditError, match="no such rules folder"):
         load_rules([tmp_path / "missing"])
@@ -186,7 +191,7 @@ def test_new_rules_get_ids_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "Upper", "two words", "-x", "x-", "a--b", "../escape", "a/b", "größe", "x\n"])
 def test_names_that_are_none(name: str, tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="is no rule name; use lower-case words joined by hyphens"):
+    with pytest.raises(AuditError, match=r"is no rule name; use lower-case words joined by hyphens"):
         new_rule(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -198,7 +203,7 @@ def test_a_new_rule_overwrites_nothing(tmp_path: Path) -> None:
     with pytest.raises(AuditError, match="mine exists already"):
         new_rule("mine", tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(AuditError, match="cannot be written|exists already"):
+    with pytest.raises(AuditError, match=r"cannot be written|exists already"):
         new_rule("other", tmp_path / "file" / "below")
 
 

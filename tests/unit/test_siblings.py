@@ -12,6 +12,8 @@ from auditor.engine.siblings import propose_siblings
 from auditor.graph.canonical import Canonical
 from auditor.graph.ssa import parse
 
+ADAPTER = "d: f32[64, 4]\nu: f32[4, 64]\n"
+CAST = "c = aten._to_copy(x, bf16)\n"
 HEAD = "x: f32[8, 64]\nw1: f32[64, 64]\nw2: f32[64, 32]\nw3: f32[64, 64]\nb1: f32[64]\n"
 
 
@@ -36,16 +38,22 @@ def sites(graph: str) -> list[list[int]]:
         ("q = aten.mm(x, aten.t(aten.t(w1)))\nk = aten.mm(x, w2)", [[2, 3]]),
         ("a = aten.exp(x)\nq = aten.mm(a, w1)\nk = aten.mm(aten.view(a, [8, 64]), w3)", [[1, 3]]),
         ("q = aten.addmm(b1, x, w1)\nk = aten.addmm(b1, x, w3)", [[0, 1]]),
-        ("c = aten._to_copy(x, bf16)\nq = aten.mm(c, aten._to_copy(w1, bf16))\nk = aten.mm(c, aten._to_copy(w2, bf16))", [[2, 4]]),
+        (
+            CAST + "q = aten.mm(c, aten._to_copy(w1, bf16))\nk = aten.mm(c, aten._to_copy(w2, bf16))",
+            [[2, 4]],
+        ),
         ("q = aten.mm(x, w1)", []),
         ("q = aten.mm(x, w1)\nk = aten.mm(aten.exp(x), w1)", []),
         ("q = aten.mm(x, w1)\nk = aten.mm(x, w1)", []),
         ("q = aten.mm(x, w1)\nk = aten.mm(x, aten.exp(w3))", []),
         ('q = aten.mm(x, w1)\nphase("backward")\nk = aten.mm(x, w3)', []),
         ("n: f32[64, 2]\nq = aten.mm(x, w1)\nr = aten.mm(x, n)", []),
-        ("d: f32[64, 4]\nu: f32[4, 64]\nq = aten.mm(x, w1)\ns = aten.mm(x, d)\nt = aten.mm(s, u)\ny = aten.add(q, t)", []),
+        (
+            ADAPTER + "q = aten.mm(x, w1)\ns = aten.mm(x, d)\nt = aten.mm(s, u)\ny = aten.add(q, t)",
+            [],
+        ),
     ],
-)  # fmt: skip
+)
 def test_siblings(graph: str, expected: list[list[int]]) -> None:
     assert sites(graph) == expected
 

@@ -1,0 +1,147 @@
+"""Why a rule found nothing at a place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+
+from auditor.engine.rules import Rule, load_rules
+from auditor.engine.whynot import MAX_LINES, explain, ops_at
+from auditor.errors import AuditError
+from auditor.graph.ssa import parse
+
+NORM = """
+    x: f32[64, 256]
+    w: f32[256]
+    module("model.norm", "Norm")
+    source("/home/me/model.py", 12, "forward")
+    var = aten.mean(aten.pow(x, 2), [-1], True)
+    inv = aten.rsqrt(aten.add(var, 1e-06))
+    y = aten.mul(aten.mul(x, inv), w)
+"""
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    return tuple(load_rules())
+
+
+def lines(text: str, rule: str, at: str = "model.norm", chosen: Sequence[Rule] | None = None) -> list[str]:
+    return explain(parse(text), chosen or rules(), rule, at).split("\n")
+
+
+def test_found() -> None:
+    assert lines(NORM, "FUS201") == [
+        "FUS201 unfused-rms-norm at model.norm: 6 ops recorded, 6 kernels",
+        "  found: a site of 6 ops, op 0 aten.pow to op 5 aten.mul; it is in the findings",
+    ]
+
+
+def test_another_rule_took_it_and_what_both_save() -> None:
+    added = NORM.replace("    var =", "    r: f32[64, 256]\n    x = aten.add(x0, r)\n    var =").replace(
+        "x: ", "x0: ", 1
+    )
+    [_, line] = lines(added, "FUS201")
+    assert "matched, but FUS202 unfused-add-rms-norm took aten.pow (op 1): it saves " in line
+    ours, theirs = (int(n.replace(",", "")) for n in (line.split("saves ")[1].split()[0], line.split("this ")[1]))
+    assert ours > theirs > 0
+
+
+def test_refused_with_reason_op_and_source() -> None:
+    escaping = NORM + "    z = aten.exp(inv)\n    return y, z\n"
+    [_, line] = lines(escaping, "FUS201")
+    assert line == "  refused: inv escapes to aten.exp; op 6 aten.exp (/home/me/model.py:12)"
+
+
+def test_a_rule_that_lost_to_nobody_is_ignored_or_suppressed() -> None:
+    """The kernels are free and the rule matches alone: only a setting can have kept it away."""
+    chain = 'module("m", "M")\nx: f32[64]\na = aten.exp(x)\ny = aten.neg(a)'
+    found = lines(chain, "FUS101", "m")
+    assert found[1].startswith("  found: a site of 2 ops")
+
+
+def test_a_missing_op() -> None:
+    [_, line] = lines(NORM.replace("aten.rsqrt", "aten.exp"), "FUS201")
+    assert line.startswith("  no match: the closest form needs ")
+    assert "aten.rsqrt" in line
+    assert line.endswith("and no such op was recorded here")
+
+
+def test_a_broken_edge_is_named_at_the_op_before_it() -> None:
+    # GIVEN all ops of a norm, but the mean is taken of another tensor
+    broken = NORM.replace("aten.mean(aten.pow(x, 2), [-1], True)", "aten.mean(x, [-1], True)").replace(
+        "    inv", "    sq = aten.pow(x, 2)\n    inv"
+    )
+    [_, line] = lines(broken, "FUS201")
+    # THEN the square is where it still agreed
+    assert "up to `sq` = op 1 aten.pow; then `var` = aten.mean of those values is not there" in line
+
+
+def test_a_broken_edge_at_the_end() -> None:
+    broken = NORM.replace("aten.mul(x, inv)", "aten.mul(z, inv)").replace(
+        "    module(", "    z: f32[64, 256]\n    module("
+    )
+    [_, line] = lines(broken, "FUS201")
+    assert "op 3 aten.rsqrt" in line
+    assert line.endswith("of those values is not there")
+
+
+def test_chains() -> None:
+    alone = 'module("m", "M")\nx: f32[64]\nw: f32[64, 64]\nq: f32[2, 64]\na = aten.exp(x)\ny = aten.mm(q, w)'
+    assert lines(alone, "FUS101", "m")[1] == (
+        "  op 0 aten.exp stands alone: no neighbour along the dataflow is a memory-bound op over the same elements"
+    )
+    gemm = 'module("m", "M")\nw: f32[64, 64]\nq: f32[2, 64]\ny = aten.mm(q, w)'
+    assert lines(gemm, "FUS101", "m")[1] == "  no memory-bound op that could join a chain was recorded here"
+
+
+def test_siblings() -> None:
+    text = 'module("m", "M")\nw: f32[64, 64]\nq: f32[2, 64]\ny = aten.mm(q, w)'
+    assert lines(text, "FUS501", "m")[1] == "  no two GEMMs here read the same activations with weights of their own"
+
+
+def test_many_places_are_cut() -> None:
+    text = 'module("m", "M")\n' + "\n".join(f"x{i}: f32[64]\na{i} = aten.exp(x{i})" for i in range(20))
+    shown = lines(text, "FUS101", "m")
+    assert len(shown) == 1 + MAX_LINES + 1
+    assert shown[-1] == f"  … and {20 - MAX_LINES} more"
+
+
+# ── places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "model.norm", "model", "Norm", "model.*", "*.norm", "model.py:12", "me/model.py:12", "/home/me/model.py:12",
+        "me\\model.py:12",
+    ],
+)  # fmt: skip
+def test_ways_to_name_a_place(at: str) -> None:
+    assert len(ops_at(parse(NORM), at)) == 6
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ("mode", "no op was recorded at 'mode'; modules: model.norm"),
+        ("model.nor", "modules: model.norm"),
+        ("odel.py:12", "lines with ops: /home/me/model.py:12"),
+        ("model.py:13", "no op was recorded at 'model.py:13'; lines with ops: /home/me/model.py:12"),
+        ("", "modules: model.norm"),
+    ],
+)
+def test_places_without_ops(at: str, message: str) -> None:
+    with pytest.raises(AuditError) as error:
+        explain(parse(NORM), rules(), "FUS201", at)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_runs_without_modules_or_lines() -> None:
+    plain = parse("x: f32[4]\ny = aten.neg(x)")
+    for at, what in (("m", "this run has no modules"), ("a.py:1", "this run has no lines with ops")):
+        with pytest.raises(AuditError, match=what):
+            ops_at(plain, at)
