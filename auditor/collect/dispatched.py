@@ -109,6 +109,7 @@ def _fits_argument(declared: str, recorded: str) -> bool:
     return "Tensor" in declared and "List" not in declared
 
 
+@cache
 def is_view(name: str, schema_text: str = "") -> bool:
     """Whether the op only makes views: a known name, or a schema that returns an alias and writes nothing."""
     if bare(name) in VIEWS:
@@ -117,7 +118,6 @@ def is_view(name: str, schema_text: str = "") -> bool:
     return schema is not None and returns_alias(schema)
 
 
-@cache
 def returns_alias(schema: torch._C.FunctionSchema) -> bool:
     """Whether every result aliases an argument and no argument is written."""
     writes = any(a.alias_info and a.alias_info.is_write for a in schema.arguments)

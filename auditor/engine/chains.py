@@ -117,7 +117,9 @@ class _Grower:
             return False
         if (a.kernels[0].stream, a.kernels[0].device) != (b.kernels[0].stream, b.kernels[0].device):
             return False
-        if not _same_walk(theirs, ours, operand, node) or not _axes_agree(theirs, ours):
+        if not _same_walk(theirs, ours, operand, node):
+            return False
+        if not _axes_agree(theirs, ours) and not _applied(producer, ours):
             return False
         return self._convex(theirs, ours, min(theirs.first, ours.first), max(theirs.last, ours.last))
 
@@ -213,3 +215,8 @@ def _axes_agree(theirs: _Group, ours: _Group) -> bool:
     if theirs.axis and ours.axis:
         return theirs.axis == ours.axis == ROWS and theirs.row == ours.row
     return theirs.axis not in (COLUMNS, ALL) or ours.space < theirs.space
+
+
+def _applied(producer: Node, ours: _Group) -> bool:
+    """What a batch or group norm writes comes from its last pass, elementwise: what follows can ride on it."""
+    return kind_of(producer.op.name) == "norm" and not ours.axis

@@ -14,6 +14,7 @@ from auditor.engine.match import Match, Search
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical, CValue, Node
 from auditor.graph.model import Op, owner_of
+from auditor.graph.ops import is_memory_bound
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +137,7 @@ class _Casts:
             node = operand.producer
             assert node is not None
             if node.ops[0].index not in self._inside:
-                if not inner and not (node.kind == "cast" and self._read_here(operand)):
+                if not inner and not (node.kind == "cast" and self._read_here(operand) and not _left_to_maker(node)):
                     return
                 self._take(node, root)
             operand = node.args[0]
@@ -164,6 +165,8 @@ class _Casts:
         if out is None or len(out.users) != 1 or out.users[0].kind != "cast":
             return
         node = out.users[0]
+        if _widens(node) and any(is_memory_bound(u.op.name) for u in node.outs[0].users if u.ops):
+            return
         if node.ops and node.op.phase == sink.op.phase and self.graph.read_only_by(out, node.op):
             self._take(node, out)
             self.trailing = node.outs[0].value.id if node.outs else None
@@ -171,3 +174,17 @@ class _Casts:
 
 def _is_slice(value: CValue) -> bool:
     return value.producer is not None and value.producer.kind == "slice"
+
+
+def _widens(cast: Node) -> bool:
+    """The result takes more bytes an element than the source: the reader had better cast as it reads."""
+    source = cast.args[0]
+    return bool(cast.outs) and cast.outs[0].value.itemsize > source.value.itemsize
+
+
+def _left_to_maker(cast: Node) -> bool:
+    """A narrowing cast at the border: the memory-bound kernel that makes its source writes fewer bytes with it."""
+    source = cast.args[0]
+    made = source.producer
+    narrows = bool(cast.outs) and cast.outs[0].value.itemsize < source.value.itemsize
+    return narrows and made is not None and bool(made.ops) and is_memory_bound(made.op.name)

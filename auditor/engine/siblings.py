@@ -67,7 +67,7 @@ def _width(node: Node) -> int:
 def _alike(nodes: list[Node], narrowest: float) -> list[Node]:
     distinct: dict[object, Node] = {}
     for node in nodes:
-        if not _is_adapter(node):
+        if not _is_adapter(node) and not _is_router(node):
             distinct.setdefault(region_of(node.args[1].root.value), node)
     widest = max((_width(n) for n in distinct.values()), default=0)
     return [n for n in distinct.values() if _width(n) >= widest * narrowest]
@@ -95,3 +95,19 @@ def _takes_as_activation(user: Node, out: CValue) -> bool:
 def _contracted(op: Op) -> int:
     value = next((a for a in reversed(op.args) if isinstance(a, Value) and len(a.shape) == 2), None)
     return max(value.shape) if value is not None else 0
+
+
+_CHOICE = frozenset({"topk", "argmax", "max", "sort"})
+
+
+def _is_router(node: Node, steps: int = 4) -> bool:
+    """Scores from which experts are chosen: a few steps on, top-k. They stay apart, often in another dtype."""
+    front = list(node.outs[:1])
+    for _ in range(steps):
+        users = [u for out in front for u in out.root.deep_users if u.ops]
+        if any(u.kind in _CHOICE for u in users):
+            return True
+        if any(u.kind in SIBLING_KINDS for u in users):
+            return False
+        front = [out for u in users for out in u.outs[:1]]
+    return False

@@ -17,7 +17,7 @@ from typing import Any
 from auditor.graph.layout import slice_of
 from auditor.graph.model import Op, OpGraph, Value, owner_of
 from auditor.graph.normal import IDENTITY_KINDS, normalise_call
-from auditor.graph.ops import DATA_DEPENDENT, base_name, kind_of
+from auditor.graph.ops import DATA_DEPENDENT, base_name, kind_of, reads_shape_only
 from auditor.graph.traffic import Traffic, traffic_of
 
 COMPLEX = frozenset({"c32", "c64", "c128"})
@@ -115,7 +115,7 @@ class Canonical:
         readers, writers, inputs = self.readers, self.writers, self.inputs
         owners = [owner_of(value) for value in self.graph.values]
         for op in self.graph.ops:
-            read = () if _reads_shape_only(op.name) else tuple(dict.fromkeys(op.inputs()))
+            read = () if reads_shape_only(op.name) else tuple(dict.fromkeys(op.inputs()))
             inputs.append(read)
             if is_view(op):
                 continue
@@ -281,11 +281,6 @@ def _overwritten_inputs(graph: OpGraph) -> set[int]:
 def is_view(op: Op) -> bool:
     """Launches nothing and only shows an input in another shape."""
     return not op.kernels and bool(op.outputs) and all(v.base is not None for v in op.outputs)
-
-
-def _reads_shape_only(name: str) -> bool:
-    """``empty_like``, ``ones_like``, ``new_zeros``: they need no element of their input."""
-    return kind_of(name) in ("allocation", "generator") or base_name(name) in ("aten.rand_like", "aten.randn_like")
 
 
 def is_barrier(op: Op) -> bool:

@@ -149,6 +149,11 @@ def kind_of(name: str) -> Kind:
     return known
 
 
+def reads_shape_only(name: str) -> bool:
+    """``empty_like``, ``ones_like``, ``new_zeros``: they need no element of their input."""
+    return kind_of(name) in ("allocation", "generator") or base_name(name) in ("aten.rand_like", "aten.randn_like")
+
+
 COMPUTE_BOUND: frozenset[Kind] = frozenset({"gemm", "attention"})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from auditor.graph.model import Op, Value, owner_of
-from auditor.graph.ops import base_name, kind_of
+from auditor.graph.ops import base_name, kind_of, reads_shape_only
 
 Region = tuple[int, int, tuple[tuple[int, int], ...]]
 
@@ -48,6 +48,8 @@ def traffic_of(op: Op, inputs: tuple[Value, ...] | None = None) -> Traffic:
     """
     read = tuple(dict.fromkeys(op.inputs())) if inputs is None else inputs
     written = _written(op)
+    if reads_shape_only(op.name):
+        return Traffic(0, written)
     kind = kind_of(op.name)
     if kind == "gather" and read:
         table, *others = read
