@@ -35,7 +35,7 @@ DEVICES = st.builds(
     launch_us=st.none() | st.sampled_from([1.0, 8.0]),
     min_kernel_us=st.none() | st.sampled_from([0.5, 3.0]),
 )
-FEW = settings(max_examples=120, deadline=None)
+FEW = settings(max_examples=70, deadline=None)
 
 
 @cache
@@ -116,7 +116,7 @@ def test_claims_do_not_depend_on_the_hash_seed() -> None:
             [sys.executable, "-c", script], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True,
             check=True,
         ).stdout
-        for seed in ("0", "1", "4242")
+        for seed in ("0", "4242")
     }  # fmt: skip
     # THEN all claim the same, and not nothing
     assert len(found) == 1
@@ -166,7 +166,7 @@ def path_out_and_back(graph: OpGraph, after: list[int], region: Region) -> Op | 
     return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs())
 def test_every_site_is_convex(text: str) -> None:
     graph = graph_of(text)
@@ -193,7 +193,7 @@ def read_outside(graph: OpGraph, region: Region) -> dict[int, Value]:
     return {i: v for i, v in made.items() if i in needed}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs())
 def test_whatever_is_read_outside_is_written_out(text: str) -> None:
     graph = graph_of(text)
@@ -260,7 +260,7 @@ def assert_consistent(document: Document) -> None:
     assert totals.memory_bound_us <= totals.device_us + 1e-6 * max(1.0, totals.device_us)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs(), SEEDS, DEVICES)
 def test_savings_are_never_negative_and_never_exceed_the_time_spent(text: str, seed: int, device: Device) -> None:
     graph = graph_of(text, seed)
@@ -268,7 +268,7 @@ def test_savings_are_never_negative_and_never_exceed_the_time_spent(text: str, s
     assert_consistent(audit_graph(graph, rules=rules(), device=device).document)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(graphs(max_ops=14), DEVICES)
 def test_graphs_without_sense_are_audited_too(graph: OpGraph, device: Device) -> None:
     """Odd strides, names, dtypes, kernel counts, missing results: whatever a broken trace may hold."""

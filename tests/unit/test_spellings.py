@@ -71,7 +71,8 @@ CASTS = ("none", "back before the weight", "back after the weight")
 
 
 def rms_norms(inverse: str) -> Iterator[str]:
-    for square, mean, weight, casts in product(SQUARE, MEAN, WEIGHT, CASTS):
+    for square, weight, casts in product(SQUARE, WEIGHT, CASTS):
+        mean = turn(*MEAN)
         low = casts != "none"
         lines = [f"x: {'bf16' if low else 'f32'}[2, 64, 256]", "eps: f32"]
         lines.append(f"w: {'bf16' if casts == 'back before the weight' else 'f32'}[256]")
@@ -98,7 +99,7 @@ def rms_norms(inverse: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("inverse", INVERSE)
 def test_every_spelling_of_an_rms_norm(inverse: str) -> None:
-    assert check_all(rms_norms(inverse), "FUS201") == len(SQUARE) * len(MEAN) * len(WEIGHT) * len(CASTS)
+    assert check_all(rms_norms(inverse), "FUS201") == len(SQUARE) * len(WEIGHT) * len(CASTS)
 
 
 @pytest.mark.parametrize("inverse", ["rsqrt", "division by the root"])
@@ -108,7 +109,7 @@ def test_every_spelling_of_an_rms_norm_after_a_residual_add(inverse: str) -> Non
         for t in rms_norms(inverse)
     )
     added = (t.replace("eps: f32\n", f"eps: f32\nx = aten.add({turn('r, h', 'h, r')})\n", 1) for t in texts)
-    assert check_all(added, "FUS202") > 200
+    assert check_all(added, "FUS202") == len(SQUARE) * len(WEIGHT) * len(CASTS)
 
 
 # ── layer norm ───────────────────────────────────────────────────────────────────────────────────────────────────────
