@@ -15,7 +15,7 @@ class AuditError(Exception):
     exit_code = 2
 
 
-class ScriptFailed(AuditError):
+class ScriptFailed(AuditError):  # noqa: N818 - what failed is the script, not we
     """The audited script failed by itself; ``exit_code`` is the script's own."""
 
     def __init__(self, message: str, exit_code: int) -> None:

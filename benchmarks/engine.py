@@ -103,7 +103,7 @@ def repeated(graph: OpGraph, ops: int) -> OpGraph:
             whole.add(
                 Op(
                     0, op.name, _copied(op.args, copies), tuple(copies[v.id] for v in op.outputs), op.overload,
-                    op.kernels, tuple(copies[v.id] for v in op.mutates), op.module, op.module_class, op.source, op.phase,
+                    op.kernels, tuple(copies[v.id] for v in op.mutates), phase=op.phase,
                 )
             )  # fmt: skip
     return whole
@@ -146,7 +146,8 @@ def main() -> None:
     row = {name: median(t) for name, t in times.items()}
     row["total"] = median(a + b for a, b in zip(times["canonical"], times["claim"], strict=True))
     print(
-        f"{len(graph.ops):,} ops, {graph.kernels:,} kernels, {len(rules)} rules, {sites:,} sites; median of {options.runs}"
+        f"{len(graph.ops):,} ops, {graph.kernels:,} kernels, {len(rules)} rules, {sites:,} sites; "
+        f"median of {options.runs}"
     )
     print("  " + " · ".join(f"{name} {seconds:.2f} s" for name, seconds in row.items()))
     print(f"  {len(graph.ops) / row['total']:,.0f} ops a second; {row['total'] / row['walk']:.0f} × a plain walk")

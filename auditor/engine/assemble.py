@@ -146,7 +146,7 @@ def _site(candidate: Candidate, device: Device, model: StepModel) -> Site:
 
 
 def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepModel) -> Finding:
-    candidate, first = members[0]
+    candidate = members[0][0]
     rule = candidate.rule
     sites = [site for _, site in members]
     home = home_of(candidate.region.ops)
@@ -182,25 +182,25 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         replacement=rule.replacement,
         dtype=_dtype(candidate),
         variant=candidate.variant,
-        graph=print_graph(_with_views(graph, candidate.region)),
+        graph=print_graph(_with_views(candidate.region)),
         places=sites,
     )
 
 
-def _with_views(graph: OpGraph, region: Region) -> list[Op]:
+def _with_views(region: Region) -> list[Op]:
     """The site's ops with the views between them, as FX would print them."""
     inside = {op.index for op in region.ops}
     needed: dict[int, Op] = {op.index: op for op in region.ops}
     first = region.ops[0].index
     pending = list(region.ops)
     while pending:
-        op = pending.pop()
-        for value in op.inputs():
-            made = value.producer
-            if made is not None and made.index not in needed and not made.kernels and value.base is not None:
-                if made.index > first or any(c.index in inside for c in value.consumers):
-                    needed[made.index] = made
-                    pending.append(made)
+        for value in pending.pop().inputs():
+            view = value.producer
+            if view is None or view.index in needed or view.kernels or value.base is None:
+                continue
+            if view.index > first or any(c.index in inside for c in value.consumers):
+                needed[view.index] = view
+                pending.append(view)
     return [needed[i] for i in sorted(needed)]
 
 

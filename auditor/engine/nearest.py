@@ -56,8 +56,8 @@ def _broken_edges(graph: Canonical, pattern: Pattern, nodes: list[Node]) -> list
                 reached, stuck = part.sink, pattern.calls[size]
                 last = match.nodes[reached].op
                 return [
-                    f"no match: {size} of {len(pattern.calls)} ops agree, up to `{reached.name}` = op {last.index} {last.name}; "
-                    f"then `{stuck.name}` = {_show(stuck)} of those values is not there"
+                    f"no match: {size} of {len(pattern.calls)} ops agree, up to `{reached.name}` = op {last.index} "
+                    f"{last.name}; then `{stuck.name}` = {_show(stuck)} of those values is not there"
                 ]
     return ["no match: the ops of the pattern are here, but they do not feed each other as it wants"]
 
@@ -88,6 +88,7 @@ def _no_chain(nodes: list[Node]) -> list[str]:
     if not fusible:
         return ["no memory-bound op that could join a chain was recorded here"]
     return [
-        f"op {n.op.index} {n.op.name} stands alone: no neighbour along the dataflow is a memory-bound op over the same elements"
+        f"op {n.op.index} {n.op.name} stands alone: no neighbour along the dataflow is a memory-bound op over the "
+        "same elements"
         for n in fusible
     ]

@@ -264,8 +264,8 @@ def _check_names(rule: Rule, lines: _Lines) -> None:
         swapped = {first: second, second: first}
         if _renamed(rule.where, swapped) != _renamed(rule.where, {}):
             raise AuditError(
-                f"{rule.path}:{lines.of(('where',))}: where: {first!r} and {second!r} are the two operands of a commutative "
-                "op and may come in either order; constrain both alike"
+                f"{rule.path}:{lines.of(('where',))}: where: {first!r} and {second!r} are the two operands of a "
+                "commutative op and may come in either order; constrain both alike"
             )
 
 

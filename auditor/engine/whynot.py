@@ -55,7 +55,7 @@ def ops_at(graph: OpGraph, at: str) -> list[Op]:
     else:
         found = [op for op in graph.ops if _in_module(op, at)]
     if not found:
-        raise AuditError(f"no op was recorded at {at!r}; {_known(graph, at, bool(colon and line.isdigit()))}")
+        raise AuditError(f"no op was recorded at {at!r}; {_known(graph, bool(colon and line.isdigit()))}")
     return found
 
 
@@ -73,7 +73,7 @@ def _same_file(recorded: str, wanted: str) -> bool:
     return have[-len(want) :] == want
 
 
-def _known(graph: OpGraph, at: str, line: bool) -> str:
+def _known(graph: OpGraph, line: bool) -> str:
     if line:
         places = dict.fromkeys(str(op.source) for op in graph.ops if op.source)
         what = "lines with ops"
@@ -111,7 +111,8 @@ def _taken(alone: Iterable[Candidate], claimed: Iterable[Candidate], here: set[i
             )
         else:
             lines.append(
-                f"matched: a site of {len(members)} ops, {_span(candidate.region.ops)}; its rule is ignored or suppressed"
+                f"matched: a site of {len(members)} ops, {_span(candidate.region.ops)}; "
+                "its rule is ignored or suppressed"
             )
     return lines
 

@@ -18,17 +18,19 @@ def _aten(names: str) -> frozenset[str]:
 
 
 POINTWISE = _aten(
-    """abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
-    bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip copysign cos cosh deg2rad div
-    divide elu elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu
-    gelu_backward glu gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward heaviside huber_loss
-    hypot isfinite isinf isnan isneginf isposinf le leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2
-    log_sigmoid log_sigmoid_forward log_sigmoid_backward logaddexp logical_and logical_not logical_or logical_xor logit lt masked_fill
-    maximum minimum mish mish_backward mul multiply nan_to_num ne neg negative not_equal pow prelu _prelu_kernel
-    _prelu_kernel_backward reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sigmoid_backward sign signbit silu
-    silu_backward sin sinc sinh softplus softplus_backward softshrink sqrt square sub subtract tan tanh tanh_backward
-    threshold threshold_backward trunc where xlogy native_dropout_backward polar angle real imag conj_physical
-    _weight_norm_interface bernoulli_scale smooth_l1_loss mse_loss_backward"""
+    """abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bernoulli_scale bitwise_and
+    bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max
+    clamp_min clip conj_physical copysign cos cosh deg2rad div divide elu elu_backward eq erf erfc erfinv exp
+    exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu gelu_backward glu gt hardsigmoid
+    hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward heaviside huber_loss hypot imag
+    isfinite isinf isnan isneginf isposinf le leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2
+    log_sigmoid log_sigmoid_backward log_sigmoid_forward logaddexp logical_and logical_not logical_or
+    logical_xor logit lt masked_fill maximum minimum mish mish_backward mse_loss_backward mul multiply
+    nan_to_num native_dropout_backward ne neg negative not_equal polar pow prelu _prelu_kernel
+    _prelu_kernel_backward real reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid
+    sigmoid_backward sign signbit silu silu_backward sin sinc sinh smooth_l1_loss softplus softplus_backward
+    softshrink sqrt square sub subtract tan tanh tanh_backward threshold threshold_backward trunc
+    _weight_norm_interface where xlogy"""
 )
 
 REDUCTION = _aten(
@@ -108,8 +110,11 @@ COLLECTIVE_PREFIXES = ("c10d.", "_c10d_functional.", "c10d_functional.", "record
 COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or"})
 
 TRANSCENDENTAL = frozenset(
-    "acos asin atan atan2 cos cosh erf erfc exp exp2 expm1 gelu gelu_backward log log1p log2 log_softmax mish pow "
-    "sigmoid silu silu_backward sin sinh softmax softplus tan tanh".split()
+    name.removeprefix("aten.")
+    for name in _aten(
+        """acos asin atan atan2 cos cosh erf erfc exp exp2 expm1 gelu gelu_backward log log1p log2 log_softmax mish pow
+        sigmoid silu silu_backward sin sinh softmax softplus tan tanh"""
+    )
 )
 
 _KINDS: dict[str, Kind] = {}
