@@ -15,7 +15,7 @@ class DeviceInfo(msgspec.Struct, kw_only=True):
     name: str = ""
     kind: str = "cpu"
     peak_gbps: float = 0.0
-    """Memory bandwidth in GB/s (1e9): the data sheet's for a GPU, the calibrated copy's for this machine; 0 if unknown."""
+    """Memory bandwidth in GB/s (1e9): a GPU's data sheet, this machine's calibrated copy; 0 if unknown."""
 
 
 class Run(msgspec.Struct, kw_only=True):

@@ -62,7 +62,7 @@ class _Claimer:
             return propose_siblings(self.graph, rule)
         if rule.chain is not None:
             return propose_chains(self.graph, rule, self.taken)
-        return propose(self.graph, rule)
+        return propose(self.graph, rule, self.taken)
 
     def _second_chance(self, rule: Rule, proposals: Proposals) -> Iterator[Candidate]:
         """Smaller forms where the larger form lost its kernels to another site."""

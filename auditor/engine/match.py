@@ -38,6 +38,9 @@ class Match:
         return (op.index for node in self.nodes.values() for op in node.ops)
 
 
+Goals = tuple[Any, Any, Any] | None
+"""What is left to settle, as a linked list: (wanted, given, the rest)."""
+
 MAX_BINDINGS = 64
 """Ways tried for one anchor: a pattern over a symmetric region has many that differ in nothing."""
 
@@ -50,11 +53,13 @@ class Search:
     pattern: Pattern
     anchor: Call | None = field(init=False)
     _steps: list[tuple[Call, Call]] = field(init=False, default_factory=list)
+    _goals: Goals = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.anchor = rarest_call(self.graph, self.pattern)
         if self.anchor is not None:
             self._steps = self.pattern.plan(self.anchor)
+            self._goals = _step_goals(self._steps)
 
     def starts(self) -> list[Node]:
         """The nodes of the anchor's kinds, in execution order; none if some kind of the pattern is missing."""
@@ -67,7 +72,7 @@ class Search:
         """Every match with its anchor at ``start`` that covers another set of nodes."""
         assert self.anchor is not None
         seen: set[frozenset[int]] = set()
-        for binding in islice(_solutions(self.anchor, start, self._steps), MAX_BINDINGS):
+        for binding in islice(_solutions(self.anchor, start, self._steps, self._goals), MAX_BINDINGS):
             match = _as_match(self.pattern, binding)
             covered = frozenset(n.index for n in match.nodes.values())
             if covered not in seen:
@@ -105,11 +110,7 @@ class _Down(int):
     """Goal: take step ``i`` of the plan, from a bound call to one of the readers of its result."""
 
 
-Goals = tuple[Any, Any, Any] | None
-"""What is left to settle, as a linked list: (wanted, given, the rest)."""
-
-
-def _solutions(anchor: Call, start: Node, steps: list[tuple[Call, Call]]) -> Iterator[Binding]:
+def _solutions(anchor: Call, start: Node, steps: list[tuple[Call, Call]], after: Goals) -> Iterator[Binding]:
     """Every binding of the pattern with ``anchor`` at ``start``.
 
     Goals are settled depth-first. Only a commutative pair and a step to one of several readers leave a
@@ -118,7 +119,7 @@ def _solutions(anchor: Call, start: Node, steps: list[tuple[Call, Call]]) -> Ite
     """
     binding: Binding = {}
     trail: list[Any] = []
-    goals: Goals = (anchor, start, _step_goals(steps))
+    goals: Goals = (anchor, start, after)
     choices: list[tuple[Goals, int]] = []
     phase = start.phase
     while True:

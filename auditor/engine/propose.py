@@ -6,6 +6,7 @@ reads what it made. Where the casts lie is the *casting mode*: it changes result
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from auditor.engine.constraints import lookup_in, violated
@@ -46,18 +47,25 @@ class Proposals:
     deferred: list[Deferred] = field(default_factory=list)
 
 
-def propose(graph: Canonical, rule: Rule) -> Proposals:
-    """Legal sites of a pattern rule, larger forms first, overlapping ones included, and the refused."""
+def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Proposals:
+    """Legal sites of a pattern rule, larger forms first, overlapping ones included, and the refused.
+
+    What needs an op in ``taken``, claimed in an earlier turn, is passed over.
+    """
     proposals = Proposals()
     refusals: dict[int, Refusal] = {}
     covered: set[int] = set()
     for pattern in rule.patterns:
         search = Search(graph, pattern)
         for start in search.starts():
+            if start.index in taken:
+                continue
             if start.index in covered:
                 proposals.deferred.append((search, start))
                 continue
             for match in search.at(start):
+                if taken and not taken.isdisjoint(match.op_indices()):
+                    continue
                 result = evaluate(graph, rule, match)
                 if isinstance(result, Refusal):
                     refusals.setdefault(match.sink.op.index, result)

@@ -83,6 +83,7 @@ class Value:
     escapes: bool = False
     """Read by something outside the recorded window: a result of the step."""
     _extent: int = field(default=-1, init=False, repr=False)
+    _nbytes: int = field(default=-1, init=False, repr=False)
 
     @property
     def numel(self) -> int:
@@ -105,7 +106,9 @@ class Value:
     @property
     def nbytes(self) -> int:
         """Bytes that reading or writing this value moves through memory once."""
-        return self.extent * self.itemsize
+        if self._nbytes < 0:
+            self._nbytes = self.extent * self.itemsize
+        return self._nbytes
 
     @property
     def is_contiguous(self) -> bool:
@@ -165,7 +168,7 @@ class Op:
 
     @property
     def dur_us(self) -> float:
-        return sum(k.dur_us for k in self.kernels)
+        return self.kernels[0].dur_us if len(self.kernels) == 1 else sum(k.dur_us for k in self.kernels)
 
     @property
     def launches(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from typing import Literal
 
 from auditor.graph.model import Op, Value, owner_of
 from auditor.graph.ops import base_name, kind_of, reads_shape_only
@@ -48,18 +50,28 @@ def traffic_of(op: Op, inputs: tuple[Value, ...] | None = None) -> Traffic:
     """
     read = tuple(dict.fromkeys(op.inputs())) if inputs is None else inputs
     written = _written(op)
-    if reads_shape_only(op.name):
+    way = _way_of_reading(op.name)
+    if way == "all":
+        return Traffic(read[0].nbytes if len(read) == 1 else bytes_of(read), written)
+    if way == "shape":
         return Traffic(0, written)
-    kind = kind_of(op.name)
-    if kind == "gather" and read:
+    if way == "rows" and read:
         table, *others = read
         return Traffic(min(table.nbytes, max(written, 1)) + bytes_of(others), written)
-    if kind == "random" or base_name(op.name) in _PURE_WRITES:
-        read = tuple(v for v in read if v not in op.mutates)
-    return Traffic(bytes_of(read), written)
+    return Traffic(bytes_of(v for v in read if v not in op.mutates), written)
 
 
 _PURE_WRITES = frozenset({"aten.copy", "aten.fill", "aten.zero"})
+
+
+@cache
+def _way_of_reading(name: str) -> Literal["all", "shape", "rows", "sources"]:
+    if reads_shape_only(name):
+        return "shape"
+    kind = kind_of(name)
+    if kind == "gather":
+        return "rows"
+    return "sources" if kind == "random" or base_name(name) in _PURE_WRITES else "all"
 
 
 def _written(op: Op) -> int:
