@@ -71,6 +71,7 @@ class TorchEvents:
         self._pid = os.getpid()
         self._owner: threading.Thread | None = None
         self._root: Any = None
+        self._root_call = 0
         self._root_handle: Any = None
         self._stepped: Any = None
         self._discovery: Any = None
@@ -136,17 +137,20 @@ class TorchEvents:
         if torch._C._get_tracing_state() is not None or _fx_tracing() or device.capturing():
             return
         # A global pre-hook gets no keyword arguments; the frame that calls it has them.
-        kwargs = dict(sys._getframe(1).f_locals.get("kwargs") or {})
-        self._root = module
+        frame = sys._getframe(1)
+        kwargs = dict(frame.f_locals.get("kwargs") or {})
+        self._root, self._root_call = module, _call_id(frame)
         self._stop_discovery()
-        self._root_handle = module.register_forward_hook(
-            functools.partial(self._exit, args, kwargs), always_call=True
-        )  # fmt: skip
+        self._root_handle = torch.nn.Module.register_forward_hook(  # scripted modules forbid their own
+            module, functools.partial(self._exit, args, kwargs), always_call=True
+        )
         self._listener.root_enter(module, type(module).__name__, args, kwargs)
 
     def _exit(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], module: Any, _inputs: Any, result: Any
     ) -> None:  # fmt: skip
+        if _call_id(sys._getframe(1)) != self._root_call:
+            return  # the same module, called by another thread or from within itself
         self._root_handle.remove()
         self._root_handle = self._root = None
         failed = result is None and isinstance(sys.exc_info()[1], Exception)
@@ -324,11 +328,25 @@ class TorchEvents:
 
 
 class CompiledFunction:
-    """A function under ``torch.compile`` that was called outside of any module."""
+    """A function under ``torch.compile`` that was called outside of any module.
+
+    ``function`` is the object that it is known by from call to call.
+    """
 
     def __init__(self, function: Any) -> None:
-        self.name = f"torch.compile({getattr(function, '__qualname__', 'function')})"
-        self.function = getattr(function, "__func__", function)
+        module = getattr(function, "__self__", None)
+        if isinstance(module, torch.nn.Module):  # ``module.compile()``
+            self.name, self.function = type(module).__name__, module
+        else:
+            self.name = f"torch.compile({getattr(function, '__qualname__', 'function')})"
+            self.function = getattr(function, "__func__", function)
+
+
+def _call_id(frame: FrameType | None) -> int:
+    """Which call of a module a hook belongs to: hooks run in ``_call_impl`` or in a function within it."""
+    while frame is not None and frame.f_code.co_name != "_call_impl":
+        frame = frame.f_back
+    return id(frame)
 
 
 def _raised_in_forward(trace: Any) -> bool:

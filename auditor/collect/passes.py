@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ExecutionTraceObserver, profile
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 from auditor.collect import device, tidy
 from auditor.collect.annotate import ModuleAnnotations, SourceLines, annotation, mark_end
 from auditor.collect.stderr import quiet
+
+_OPS_IN_FLIGHT_S = 0.1
+"""Time for ops of other threads to end: longer than an op, and no part of any measured step."""
 
 
 class ProfilerOwner:
     """Tells our use of the profiler from the script's (one process has one profiler)."""
 
     ours = False
+
+
+def warm_up() -> None:
+    """Start and stop the profiler once, on the main thread: its library cannot be initialised on another one."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    ProfilerOwner.ours = True
+    try:
+        with quiet(), profile(activities=[ProfilerActivity.CPU]):
+            pass
+    finally:
+        ProfilerOwner.ours = False
 
 
 class BarePass:
@@ -120,7 +136,7 @@ class GraphPass(TimingPass):
         self._close()
         us = BarePass.stop(self)
         self._switch(False)
-        self._observer.unregister_callback()
+        self._unregister()
         return us
 
     def save(self, cut: int | None) -> None:
@@ -136,7 +152,7 @@ class GraphPass(TimingPass):
         self._close()
         super().drop()
         with suppress(Exception):
-            self._observer.unregister_callback()
+            self._unregister()
         self._et_part.unlink(missing_ok=True)
 
     def mark(self) -> None:
@@ -160,6 +176,12 @@ class GraphPass(TimingPass):
             self.source.install()
             if self._had_modules:
                 self.modules.install()
+
+    def _unregister(self) -> None:
+        """Finish the file. The observer sees every thread, and one that is within an op when it goes would crash."""
+        if threading.active_count() > 1:
+            time.sleep(_OPS_IN_FLIGHT_S)
+        self._observer.unregister_callback()
 
     def _close(self) -> None:
         if self._annotating:

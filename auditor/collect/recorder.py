@@ -17,7 +17,7 @@ import torch
 from auditor.collect import device, notes
 from auditor.collect.annotate import read_outputs, tensors_in
 from auditor.collect.events import CompiledFunction, TorchEvents
-from auditor.collect.passes import AnyPass, BarePass, GraphPass, TimingPass, torch_version
+from auditor.collect.passes import AnyPass, BarePass, GraphPass, TimingPass, torch_version, warm_up
 from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO, OwnProfiler, Recording, Root, timing_file
 from auditor.collect.roots import RootNames
 from auditor.collect.schedule import Pass, Schedule
@@ -85,6 +85,7 @@ class Recorder:
             raise AuditError("A recorder is already active in this process: end it before another one begins.")
         if torch.autograd.profiler._is_profiler_enabled:
             raise AuditError("A torch profiler is running: one process has one profiler; stop it before recording.")
+        warm_up()
         self._running = True
         Recorder.active = self
         _forget_in_children()

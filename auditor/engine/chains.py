@@ -90,7 +90,7 @@ class _Grower:
         row = (_input_shape(node) or (1,))[-1] if axis == ROWS else 0
         own = _Group([node], _space(node), axis, row, node.ops[0].index, node.index, {op.index for op in node.ops})
         self.group_of[id(node)] = own
-        for operand in dict.fromkeys(node.operands()):
+        for operand in node.distinct_operands():
             producer = operand.producer
             if producer is None or not producer.ops:
                 continue

@@ -61,20 +61,27 @@ class Node:
         assert self.main is not None
         return self.main
 
-    def operands(self) -> Iterator[CValue]:
+    def operands(self) -> list[CValue]:
         """Every tensor operand, lists opened."""
-        yield from _operands(self.args)
+        found: list[CValue] = []
+        _collect(self.args, found)
+        return found
+
+    def distinct_operands(self) -> list[CValue]:
+        """Every tensor operand once."""
+        found = self.operands()
+        return found if len(found) < 2 else list(dict.fromkeys(found))
 
     def __repr__(self) -> str:
         return f"<{self.index}: {self.kind}>"
 
 
-def _operands(args: tuple[Any, ...]) -> Iterator[CValue]:
+def _collect(args: tuple[Any, ...], found: list[CValue]) -> None:
     for arg in args:
         if type(arg) is CValue:
-            yield arg
+            found.append(arg)
         elif type(arg) is tuple:
-            yield from _operands(arg)
+            _collect(arg, found)
 
 
 def _rank_of(arg: Any) -> int | None:
@@ -112,20 +119,24 @@ class Canonical:
         self._build()
 
     def _read_edges(self) -> None:
-        readers, writers, inputs = self.readers, self.writers, self.inputs
-        owners = [owner_of(value) for value in self.graph.values]
+        readers, writers, inputs, barriers = self.readers, self.writers, self.inputs, self.barriers
+        self.owners = owners = [value if value.base is None else owner_of(value) for value in self.graph.values]
         for op in self.graph.ops:
-            read = () if reads_shape_only(op.name) else tuple(dict.fromkeys(op.inputs()))
-            inputs.append(read)
+            read: list[Value] = [] if reads_shape_only(op.name) else op.inputs()
+            if len(read) > 1:
+                read = list(dict.fromkeys(read))
+            inputs.append(tuple(read))
             if is_view(op):
                 continue
             if is_barrier(op):
-                self.barriers.append(op.index)
-            for owner in dict.fromkeys(owners[value.id] for value in read):
-                readers[owner.id].append(op)
+                barriers.append(op.index)
+            if len(read) == 1:
+                readers[owners[read[0].id].id].append(op)
+            else:
+                for owner in {owners[value.id].id: None for value in read}:
+                    readers[owner].append(op)
             for value in op.mutates:
                 writers[value.storage].append(op)
-        self.owners = owners
 
     def _build(self) -> None:
         for op in self.graph.ops:
@@ -220,7 +231,7 @@ class Canonical:
     def _link(self, node: Node) -> None:
         self.nodes.append(node)
         identity = node.kind in IDENTITY_KINDS
-        for operand in dict.fromkeys(node.operands()):
+        for operand in node.distinct_operands():
             operand.users.append(node)
             if not identity:
                 operand.root.deep_users.append(node)

@@ -5,6 +5,7 @@ Names are ATen's, without overload and without the in-place underscore (``aten.a
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 Kind = Literal[
@@ -154,6 +155,7 @@ def kind_of(name: str) -> Kind:
     return known
 
 
+@cache
 def reads_shape_only(name: str) -> bool:
     """``empty_like``, ``ones_like``, ``new_zeros``: they need no element of their input."""
     return kind_of(name) in ("allocation", "generator") or base_name(name) in ("aten.rand_like", "aten.randn_like")

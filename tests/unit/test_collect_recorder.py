@@ -393,6 +393,47 @@ def test_several_threads_at_once(tmp_path: Path) -> None:
     assert any("other threads" in note for note in rec.recording.notes)
 
 
+def test_one_model_that_many_threads_call_at_the_same_time(tmp_path: Path) -> None:
+    # GIVEN other threads inside the very module whose call is recorded
+    model, stop = Net(), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            model(torch.randn(2, 8))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+
+    # WHEN
+    with recorder(tmp_path, steps=3) as rec:
+        model(torch.randn(2, 8))
+        for thread in threads:
+            thread.start()
+        for _ in range(8):
+            model(torch.randn(2, 8))
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+    # THEN
+    check_complete(tmp_path, rec.recording)
+    assert len(rec.recording.timing_us) == 3
+
+
+def test_a_module_that_calls_itself(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor, depth: int = 2) -> torch.Tensor:
+            return (self(x, depth - 1) if depth else x).exp()
+
+    model = Twice()
+
+    with recorder(tmp_path) as rec:
+        for _ in range(4):
+            model(torch.randn(2))
+
+    assert rec.recording.steps == 4
+    assert names(tmp_path)["aten::exp"] == 3
+
+
 def test_marked_steps(tmp_path: Path) -> None:
     # GIVEN code without any module
     x = torch.randn(4)
