@@ -45,20 +45,48 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
     candidates: list[Candidate] = []
     refusals = list(grower.refusals)
     least = (rule.chain or {}).get("min", 2)
-    for group in grower.groups():
-        ops = [op for node in group.nodes for op in node.ops]
+    pending = [group.nodes for group in grower.groups()]
+    while pending:
+        nodes = pending.pop()
+        ops = [op for node in nodes for op in node.ops]
         if sum(op.launches for op in ops) < least:
             continue
         region = check(graph, ops, None)
         if isinstance(region, Refusal):
             refusals.append(region)
+            pending.extend(_pieces(nodes, region.op))
         elif (waiting := _host_check(graph, region)) is not None:
             refusals.append(
                 Refusal("its result only decides what the host does next", region.ops[0], waiting, region.ops)
             )
         elif region.bytes_fused < region.bytes_now:
             candidates.append(Candidate(rule, region, {}, region.ops[-1]))
+    candidates.sort(key=lambda c: c.region.ops[0].index)
     return Proposals(candidates, refusals)
+
+
+def _pieces(nodes: list[Node], culprit: Op) -> list[list[Node]]:
+    """What is left of a refused group: the connected parts before the op that forbids it, and from it on."""
+    return [
+        part
+        for side in (
+            [n for n in nodes if n.index < culprit.index],
+            [n for n in nodes if n.index >= culprit.index],
+        )
+        if len(side) < len(nodes)
+        for part in _connected(side)
+    ]
+
+
+def _connected(nodes: list[Node]) -> list[list[Node]]:
+    part_of = {id(node): [node] for node in nodes}
+    for node in sorted(nodes, key=lambda n: n.index):
+        for operand in node.distinct_operands():
+            theirs, ours = part_of.get(id(operand.producer)), part_of[id(node)]
+            if theirs is not None and theirs is not ours:
+                theirs.extend(ours)
+                part_of.update((id(member), theirs) for member in ours)
+    return list({id(part): part for part in part_of.values()}.values())
 
 
 def _host_check(graph: Canonical, region: Region) -> Op | None:

@@ -61,7 +61,12 @@ def check(
     members = tuple(sorted(set(ops), key=lambda op: op.index))
     inside = {op.index for op in members}
     first, last = members[0], members[-1]
-    refusal = _one_place(members) or _gemms(members, gemms) or _write_between(graph, members, inside, first, last)
+    refusal = (
+        _one_place(members)
+        or _gemms(members, gemms)
+        or _write_between(graph, members, inside, first, last)
+        or _two_axes(graph, members, inside)
+    )
     if refusal:
         return refusal
     outputs, saved, escape = _outputs(graph, members, inside, allowed, names or {})
@@ -104,6 +109,37 @@ def _write_between(graph: Canonical, members: tuple[Op, ...], inside: set[int], 
             for writer in writers.get(value.storage, ()):
                 if first.index < writer.index < last.index and writer.index not in inside and writer.index > op.index:
                     return Refusal(f"{writer.name} writes in place to an input in between", first, writer, members)
+    return None
+
+
+def _two_axes(graph: Canonical, members: tuple[Op, ...], inside: set[int]) -> Refusal | None:
+    """One kernel walks a tensor one way. What it makes itself cannot be read transposed as well (other blocks
+    would hold those elements), nor may what it reduces along its rows be read along its columns.
+    """
+    reduces = any(kind_of(op.name) in ("reduction", "norm") for op in members)
+    walked: dict[int, int] = {}
+    for op in members:
+        if kind_of(op.name) in ("gemm", "attention"):
+            continue
+        for value in graph.inputs[op.index]:
+            owner = graph.owners[value.id]
+            stride = _innermost_stride(value)
+            if stride is None or value.extent < owner.extent:
+                continue
+            if walked.setdefault(owner.id, stride) != stride:
+                made_here = owner.producer is not None and owner.producer.index in inside
+                if made_here or reduces:
+                    return Refusal(
+                        f"{op.name} reads along another axis what the kernel walks by rows", members[0], op, members
+                    )
+    return None
+
+
+def _innermost_stride(value: Value) -> int | None:
+    """Stride of the last dimension that has more than one element; ``None`` for a number."""
+    for size, stride in zip(reversed(value.shape), reversed(value.strides), strict=True):
+        if size > 1:
+            return stride
     return None
 
 
