@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import isclose
 from typing import Any
 
 from auditor.engine.match import Match
 from auditor.graph.canonical import CValue
 from auditor.graph.model import Value, owner_of
 
-Lookup = Callable[[str], Value | None]
+LAST_DECIMAL = 5.1e-7
+"""Traces write numbers with six decimals: half a unit of the last one may be lost."""
+
+
+@dataclass(slots=True)
+class Lookup:
+    """What the names of a pattern stand for in one match; ``None`` where the matched form lacks the name."""
+
+    match: Match
+    results: dict[str, CValue]
+
+    def __call__(self, name: str) -> Value | None:
+        """The tensor behind a name: an input, or the result of a call."""
+        content = self.content(name)
+        return content.value if content is not None else None
+
+    def content(self, name: str) -> CValue | None:
+        return self.match.variables.get(name) or self.results.get(name)
+
+    def number(self, name: str) -> float | None:
+        """The number behind a ``c_*`` name; ``None`` for one that is kept in a tensor and so unknown."""
+        found = self.match.constants.get(name)
+        return float(found) if isinstance(found, int | float) else None
 
 
 def lookup_in(match: Match) -> Lookup:
-    """The value behind a name of the pattern: an input, or the result of a call."""
-    by_call = {call.name: node for call, node in match.nodes.items()}
-
-    def lookup(name: str) -> Value | None:
-        variable: CValue | None = match.variables.get(name)
-        if variable is not None:
-            return variable.value
-        node = by_call.get(name)
-        return node.outs[0].value if node is not None and node.outs else None
-
-    return lookup
+    """The names of ``match``'s pattern."""
+    return Lookup(match, {call.name: node.outs[0] for call, node in match.nodes.items() if node.outs})
 
 
 def violated(where: dict[str, Any], lookup: Lookup) -> str | None:
@@ -103,6 +118,64 @@ def _computed(wanted: list[str], lookup: Lookup) -> list[str]:
     ]
 
 
+def _halves_of(wanted: dict[str, list[str]], lookup: Lookup) -> list[str]:
+    reasons = []
+    for name, halves in wanted.items():
+        whole, parts = lookup.content(name), [c for half in halves if (c := lookup.content(half)) is not None]
+        if whole is not None and len(parts) == 2 and not _are_halves(whole, *parts):
+            reasons.append(f"{halves[0]} and {halves[1]} are not the first and second half of {name}")
+    return reasons
+
+
+def _are_halves(whole: CValue, first: CValue, second: CValue) -> bool:
+    if not (_is_part(first, whole) and _is_part(second, whole)):
+        return False
+    sizes = {2 * first.value.numel, 2 * second.value.numel}
+    return sizes == {whole.value.numel} and _in_order(first.value, second.value)
+
+
+def _in_order(first: Value, second: Value) -> bool:
+    """``first`` lies before ``second``. A graph of inferred edges knows no offsets: there any order passes."""
+    if any(v.producer is not None and v.producer.inferred for v in (first, second)):
+        return True
+    return first.storage != second.storage or first.offset < second.offset
+
+
+def _is_part(part: CValue, whole: CValue) -> bool:
+    """``part`` was cut out of ``whole``, casts and copies looked through."""
+    content = part.root
+    while content.producer is not None and content.producer.kind == "slice":
+        content = content.producer.args[0].root
+        if content is whole.root:
+            return True
+    return False
+
+
+def _number(wanted: dict[str, float], lookup: Lookup) -> list[str]:
+    return [
+        f"{name} is {found:g}, expected {number:g}"
+        for name, number in wanted.items()
+        if (found := lookup.number(name)) is not None and not _same_number(found, number)
+    ]
+
+
+def _size_power(wanted: dict[str, list[Any]], lookup: Lookup) -> list[str]:
+    reasons = []
+    for name, (other, power) in wanted.items():
+        found, whole = lookup.number(name), lookup(other)
+        if found is None or whole is None or not whole.shape or not whole.shape[-1]:
+            continue
+        number = float(whole.shape[-1]) ** power
+        if not _same_number(found, number):
+            size = f"the last dimension of {other}, {whole.shape[-1]}"
+            reasons.append(f"{name} is {found:g}, expected {number:g} ({size}, to the power {power:g})")
+    return reasons
+
+
+def _same_number(found: float, wanted: float) -> bool:
+    return isclose(found, wanted, rel_tol=1e-6, abs_tol=LAST_DECIMAL)
+
+
 _CHECKS: dict[str, Callable[[Any, Lookup], list[str]]] = {
     "dtype": _dtype,
     "rank": _rank,
@@ -111,4 +184,7 @@ _CHECKS: dict[str, Callable[[Any, Lookup], list[str]]] = {
     "full_size": _full_size,
     "parameter": _parameter,
     "computed": _computed,
+    "halves_of": _halves_of,
+    "number": _number,
+    "size_power": _size_power,
 }

@@ -69,14 +69,18 @@ class Search:
         return found[0] if len(found) == 1 else sorted((n for nodes in found for n in nodes), key=lambda n: n.index)
 
     def at(self, start: Node) -> Iterator[Match]:
-        """Every match with its anchor at ``start`` that covers another set of nodes."""
+        """Every match with its anchor at ``start`` that covers another set of nodes.
+
+        Over one set there may be several where the rule's ``where`` has to say which tensor is which.
+        """
         assert self.anchor is not None
-        seen: set[frozenset[int]] = set()
+        seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
         for binding in islice(_solutions(self.anchor, start, self._steps, self._goals), MAX_BINDINGS):
             match = _as_match(self.pattern, binding)
             covered = frozenset(n.index for n in match.nodes.values())
-            if covered not in seen:
-                seen.add(covered)
+            tensors = tuple(id(match.variables.get(name)) for name in self.pattern.constrained)
+            if (covered, tensors) not in seen:
+                seen.add((covered, tensors))
                 yield match
 
 

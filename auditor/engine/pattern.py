@@ -77,7 +77,8 @@ class Call:
     line: int = 0
     commutative: bool = False
     symmetric: bool = False
-    """Commutative over two variables that occur nowhere else: the other order says nothing new."""
+    """Commutative over two variables that occur nowhere else and are constrained alike: the other order says
+    nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,12 @@ class Pattern:
     outputs: frozenset[str]
     text: str
     names: frozenset[str] = frozenset()
+    constrained: tuple[str, ...] = ()
+    """Variables that the rule's ``where`` speaks of: with other tensors for them it is another match."""
 
     @property
     def sink(self) -> Call:
         return self.calls[-1]
-
-    def symmetric_pairs(self) -> set[tuple[str, str]]:
-        """Names of variables that may be exchanged without saying anything new."""
-        pairs = ([a.name for a in c.args if isinstance(a, Variable)] for c in self.calls if c.symmetric)
-        return {(min(pair), max(pair)) for pair in pairs}
 
     def plan(self, anchor: Call) -> list[tuple[Call, Call]]:
         """The downward steps that reach every call from ``anchor``: (from, to) pairs.
@@ -152,32 +150,68 @@ def _ancestors(call: Call) -> set[Call]:
     return found
 
 
-def _mark_symmetric(calls: list[Call]) -> None:
+def _mark_symmetric(calls: list[Call], where: dict[str, Any]) -> None:
     uses = Counter(arg.name for call in calls for arg in _flat(call.args) if isinstance(arg, Variable))
     for call in calls:
-        free = [arg for arg in call.args if isinstance(arg, Variable) and uses[arg.name] == 1]
-        call.symmetric = call.commutative and len(free) == 2
+        free = [arg.name for arg in call.args if isinstance(arg, Variable) and uses[arg.name] == 1]
+        call.symmetric = call.commutative and len(free) == 2 and _exchangeable(where, *free)
 
 
-def compile_patterns(text: str, outputs: tuple[str, ...], where: str) -> list[Pattern]:
+def _constrained(calls: list[Call], where: dict[str, Any]) -> tuple[str, ...]:
+    variables = {arg.name for call in calls for arg in _flat(call.args) if isinstance(arg, Variable)}
+    return tuple(sorted(variables & mentioned(where)))
+
+
+def mentioned(wanted: Any) -> set[str]:
+    """Every word in the constraints of a ``where`` section, names of tensors and constants among them."""
+    if isinstance(wanted, dict):
+        return set(wanted).union(*map(mentioned, wanted.values()))
+    if isinstance(wanted, list):
+        return set().union(*map(mentioned, wanted))
+    return {wanted} if isinstance(wanted, str) else set()
+
+
+ORDERED = ("halves_of", "size_power")
+"""Constraints whose lists say something by their order."""
+
+
+def _exchangeable(where: dict[str, Any], first: str, second: str) -> bool:
+    """Exchanging the two names leaves every constraint as it is."""
+    names = {first: second, second: first}
+    return all(_renamed(v, names, k in ORDERED) == _renamed(v, {}, k in ORDERED) for k, v in where.items())
+
+
+def _renamed(wanted: Any, names: dict[str, str], ordered: bool) -> Any:
+    if isinstance(wanted, dict):
+        return {names.get(k, k): _renamed(v, names, ordered) for k, v in wanted.items()}
+    if isinstance(wanted, list):
+        items = [_renamed(v, names, ordered) for v in wanted]
+        return items if ordered else sorted(items, key=repr)
+    return names.get(wanted, wanted) if isinstance(wanted, str) else wanted
+
+
+def compile_patterns(
+    text: str, outputs: tuple[str, ...], place: str, where: dict[str, Any] | None = None
+) -> list[Pattern]:
     """Every alternative that ``text`` stands for (each ``optional`` present or absent), longest first.
 
-    ``where`` names the file and place for messages. Raises AuditError with the line of a mistake.
+    ``place`` names the file and place for messages, ``where`` is the rule's section of constraints.
+    Raises AuditError with the line of a mistake.
     """
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise AuditError(
-            f"{where}, line {error.lineno}: {error.msg}; a pattern line reads `name = aten.op(args)`"
+            f"{place}, line {error.lineno}: {error.msg}; a pattern line reads `name = aten.op(args)`"
         ) from None
     marks = sum(
         isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "optional" for n in ast.walk(tree)
     )
     if marks > 8:
-        raise AuditError(f"{where}: {marks} optional(…) in one pattern; at most 8, write another any_of entry instead")
+        raise AuditError(f"{place}: {marks} optional(…) in one pattern; at most 8, write another any_of entry instead")
     compiled: dict[str, Pattern] = {}
     for present in itertools.product((True, False), repeat=marks):
-        pattern = _Compiler(present, where, outputs).compile(tree, text)
+        pattern = _Compiler(present, place, outputs, where or {}).compile(tree, text)
         compiled.setdefault(_shape(pattern), pattern)
     return sorted(compiled.values(), key=lambda p: -len(p.calls))
 
@@ -196,10 +230,11 @@ def _shape(pattern: Pattern) -> str:
 
 
 class _Compiler:
-    def __init__(self, present: tuple[bool, ...], where: str, outputs: tuple[str, ...]) -> None:
+    def __init__(self, present: tuple[bool, ...], place: str, outputs: tuple[str, ...], where: dict[str, Any]) -> None:
         self.present = iter(present)
-        self.where = where
+        self.place = place
         self.outputs = outputs
+        self.where = where
         self.names: dict[str, Any] = {}
         self.calls: list[Call] = []
 
@@ -207,12 +242,12 @@ class _Compiler:
         for statement in tree.body:
             self._statement(statement)
         if not self.calls:
-            raise AuditError(f"{self.where}: the pattern is empty; write at least one `name = aten.op(args)`")
+            raise AuditError(f"{self.place}: the pattern is empty; write at least one `name = aten.op(args)`")
         made = [self.names[o] for o in self.outputs if o in self.names]
         outputs = frozenset(v.name for v in made if isinstance(v, Call)) | {self.calls[-1].name}
         calls = self._used()
-        _mark_symmetric(calls)
-        return Pattern(calls, outputs, text, frozenset(self.names))
+        _mark_symmetric(calls, self.where)
+        return Pattern(calls, outputs, text, frozenset(self.names), _constrained(calls, self.where))
 
     def _used(self) -> list[Call]:
         """Without the calls that an absent optional left dangling."""
@@ -223,7 +258,7 @@ class _Compiler:
         return [c for c in self.calls if c in kept]
 
     def _error(self, node: ast.AST, message: str) -> AuditError:
-        return AuditError(f"{self.where}, line {getattr(node, 'lineno', '?')}: {message}")
+        return AuditError(f"{self.place}, line {getattr(node, 'lineno', '?')}: {message}")
 
     def _statement(self, statement: ast.stmt) -> None:
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -259,7 +294,7 @@ class _Compiler:
         if node.id == "_":
             return Wildcard()
         if node.id.startswith("c_"):
-            return ConstantVariable(node.id)
+            return self.names.setdefault(node.id, ConstantVariable(node.id))
         return self.names.setdefault(node.id, Variable(node.id))
 
     def _call(self, node: ast.Call, name: str) -> Any:

@@ -1,18 +1,14 @@
-"""Rules: loading the YAML files, with errors that name the file, the line and what was expected."""
+"""Rules as the engine uses them, loaded from rule files; a mistake is told with its file and line."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import yaml
-
-from auditor.engine.pattern import Pattern, compile_patterns
+from auditor.engine.pattern import Pattern, compile_patterns, mentioned
+from auditor.engine.rulefile import RuleFile, builtin_folder, read_rule_file, rule_files
 from auditor.errors import AuditError
 
 FAMILY_ORDER = (
@@ -51,37 +47,22 @@ class Rule:
     already_fused: tuple[str, ...] = ()
 
 
-def builtin_folder() -> Path:
-    """The folder of the rules that ship with the package: inside the wheel, or beside it in a checkout."""
-    packaged = Path(__file__).resolve().parents[1] / "rules"
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / "rules"
-
-
-@cache
-def schema() -> dict[str, Any]:
-    """The JSON schema of a rule file (``rules/schema.json``, for editors too)."""
-    loaded: dict[str, Any] = json.loads((builtin_folder() / "schema.json").read_text(encoding="utf-8"))
-    return loaded
-
-
 def load_rules(folders: Iterable[Path] = (), *, builtin: bool = True) -> list[Rule]:
     """Every rule of the package and of the user's ``folders`` (or single files), sorted by id.
 
     Raises AuditError for a missing folder, unreadable YAML, a rule that breaks the schema, an unknown
     rule named by another, or an id that is taken.
     """
-    paths = _files(builtin_folder()) if builtin else []
+    paths = rule_files(builtin_folder()) if builtin else []
     for folder in folders:
-        paths.extend(_files(Path(folder)))
-    documents: dict[str, tuple[Path, dict[str, Any]]] = {}
+        paths.extend(rule_files(Path(folder)))
+    files: dict[str, RuleFile] = {}
     for path in paths:
-        document = _read(path)
-        known = documents.get(document["id"])
-        if known is not None:
-            raise AuditError(f"{path}: rule id {document['id']} is taken by {known[0]}; choose another id")
-        documents[document["id"]] = (path, document)
-    rules = [_rule(path, document, documents) for path, document in documents.values()]
-    return sorted(rules, key=lambda rule: rule.id)
+        file = read_rule_file(path)
+        known = files.setdefault(file.id, file)
+        if known is not file:
+            raise AuditError(f"{file.at('id')}: rule id {file.id} is taken by {known.path}; choose another id")
+    return sorted((_rule(file, files) for file in files.values()), key=lambda rule: rule.id)
 
 
 def load_rule_files(paths: Sequence[Path]) -> list[Rule]:
@@ -89,190 +70,100 @@ def load_rule_files(paths: Sequence[Path]) -> list[Rule]:
 
     A file that is itself a built-in rule is loaded once, from the place given.
     """
-    given = [p for path in paths for p in _files(Path(path))]
-    documents = {d["id"]: (p, d) for p in _files(builtin_folder()) for d in (_read(p),)}
-    wanted = []
-    for path in given:
-        document = _read(path)
-        documents[document["id"]] = (path, document)
-        wanted.append(document["id"])
-    return [_rule(*documents[i], documents) for i in wanted]
+    given = [read_rule_file(p) for path in paths for p in rule_files(Path(path))]
+    files = {file.id: file for file in (*map(read_rule_file, rule_files(builtin_folder())), *given)}
+    return [_rule(files[file.id], files) for file in given]
 
 
-def _files(folder: Path) -> list[Path]:
-    if folder.is_file():
-        return [folder]
-    if not folder.is_dir():
-        raise AuditError(f"{folder}: no such rules folder; give a folder of .yaml rule files or one such file")
-    found = sorted(p for p in folder.rglob("*.y*ml") if p.suffix in (".yaml", ".yml"))
-    if not found:
-        raise AuditError(f"{folder}: holds no .yaml rule file; `fusion-audit rules new NAME` makes one")
-    return found
-
-
-class _Lines:
-    """Line numbers of the keys and items of a YAML document, by path."""
-
-    def __init__(self, text: str) -> None:
-        self.lines: dict[tuple[Any, ...], int] = {}
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if root is not None:
-            self._walk(root, ())
-
-    def _walk(self, node: yaml.Node, path: tuple[Any, ...]) -> None:
-        self.lines.setdefault(path, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                self.lines[(*path, key.value)] = key.start_mark.line + 1
-                self._walk(value, (*path, key.value))
-        elif isinstance(node, yaml.SequenceNode):
-            for i, item in enumerate(node.value):
-                self._walk(item, (*path, i))
-
-    def of(self, path: Iterable[Any]) -> int:
-        where = tuple(path)
-        while where and where not in self.lines:
-            where = where[:-1]
-        return self.lines.get(where, 1)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise AuditError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise AuditError(f"{path}: is not UTF-8 text (byte {error.start}); save the rule as UTF-8") from None
-    try:
-        document = yaml.safe_load(text)
-        lines = _Lines(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        at = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise AuditError(f"{at}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise AuditError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(document, dict):
-        raise AuditError(
-            f"{path}:1: expected a mapping with id, name, match, docs, tests; found {type(document).__name__}"
-        )
-    _validate(path, document, lines)
-    document["__lines__"] = lines
-    return document
-
-
-def _validate(path: Path, document: dict[str, Any], lines: _Lines) -> None:
-    errors = list(jsonschema.Draft202012Validator(schema()).iter_errors(document))
-    if not errors:
-        return
-    error = jsonschema.exceptions.best_match(errors)
-    where = list(error.absolute_path)
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        allowed = error.schema.get("properties", {})
-        unknown = [k for k in error.instance if k not in allowed]
-        where.append(unknown[0])
-        message = f"unknown key {unknown[0]!r}; expected one of {', '.join(allowed)}"
-    elif error.validator == "required":
-        missing = [k for k in error.validator_value if k not in error.instance]
-        message = f"missing {', '.join(repr(k) for k in missing)}"
-    elif error.validator == "enum":
-        message = f"{error.instance!r} is not one of {', '.join(map(str, error.validator_value))}"
-    elif error.validator in ("oneOf", "anyOf"):
-        message = "expected exactly one of any_of, extend (with `with`), siblings or chain"
-    else:
-        hint = error.schema.get("description", "") if isinstance(error.schema, dict) else ""
-        message = f"{_short(error.message)}{'; expected: ' + hint if hint else ''}"
-    place = ".".join(str(p) for p in where) or "the rule"
-    raise AuditError(f"{path}:{lines.of(where)}: {place}: {message}")
-
-
-def _short(message: str, limit: int = 160) -> str:
-    line = message.splitlines()[0]
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def _rule(path: Path, document: dict[str, Any], documents: dict[str, tuple[Path, dict[str, Any]]]) -> Rule:
+def _rule(file: RuleFile, files: Mapping[str, RuleFile]) -> Rule:
+    document = file.document
     match = document["match"]
-    lines: _Lines = document["__lines__"]
     for other in document.get("yields_to", ()):
-        if other not in documents:
-            raise AuditError(f"{path}:{lines.of(('yields_to',))}: yields_to: no rule {other}")
+        if other not in files:
+            raise AuditError(f"{file.at('yields_to')}: yields_to: no rule {other}")
+    where = _where(file, files)
     rule = Rule(
-        id=document["id"],
+        id=file.id,
         name=document["name"],
         family=document["family"],
         status=document["status"],
         severity=document["severity"],
-        path=path,
+        path=file.path,
         docs={k: v.strip() for k, v in document["docs"].items()},
         tests=tuple(RuleTest(t["name"], t["graph"], t["expect"]) for t in document["tests"]),
-        patterns=tuple(_patterns(path, document, documents)),
+        patterns=tuple(_patterns(file, files, where)),
         outputs=tuple(match.get("outputs", ())),
         siblings=match.get("siblings"),
         chain=match.get("chain"),
-        where=document.get("where", {}),
+        where=where,
         yields_to=tuple(document.get("yields_to", ())),
         replacement=document.get("replacement"),
         already_fused=tuple(document.get("already_fused", ())),
     )
-    _check_names(rule, lines)
+    if rule.patterns:
+        _check_outputs(rule, file)
+        _check_where(rule, file)
     return rule
 
 
-def _patterns(path: Path, document: dict[str, Any], documents: dict[str, tuple[Path, dict[str, Any]]]) -> list[Pattern]:
-    match = document["match"]
-    lines: _Lines = document["__lines__"]
-    texts: list[tuple[str, int]] = []
-    if "any_of" in match:
-        texts = [(text, lines.of(("match", "any_of", i))) for i, text in enumerate(match["any_of"])]
-    elif "extend" in match:
-        other = documents.get(match["extend"])
-        if other is None or "any_of" not in other[1]["match"]:
-            raise AuditError(
-                f"{path}:{lines.of(('match', 'extend'))}: match.extend: {match['extend']!r} is not a rule with any_of"
-            )
-        texts = [(match["with"] + "\n" + t, lines.of(("match", "with"))) for t in other[1]["match"]["any_of"]]
+def _extended(file: RuleFile, files: Mapping[str, RuleFile]) -> RuleFile:
+    name = file.document["match"]["extend"]
+    other = files.get(name)
+    if other is None or "any_of" not in other.document["match"]:
+        raise AuditError(f"{file.at('match', 'extend')}: match.extend: {name!r} is not a rule with any_of")
+    return other
+
+
+def _where(file: RuleFile, files: Mapping[str, RuleFile]) -> dict[str, Any]:
+    """The rule's constraints; those of the rule that it extends hold too."""
+    where: dict[str, Any] = dict(file.document.get("where", {}))
+    if "extend" in file.document["match"]:
+        for key, wanted in _extended(file, files).document.get("where", {}).items():
+            own = where.get(key)
+            where[key] = wanted if own is None else {**wanted, **own} if isinstance(wanted, dict) else [*wanted, *own]
+    return where
+
+
+def _patterns(file: RuleFile, files: Mapping[str, RuleFile], where: dict[str, Any]) -> list[Pattern]:
+    match = file.document["match"]
     outputs = tuple(match.get("outputs", ()))
     if len(set(outputs)) != len(outputs):
-        raise AuditError(f"{path}:{lines.of(('match', 'outputs'))}: match.outputs: a name is listed twice")
-    patterns = [p for text, line in texts for p in compile_patterns(text, outputs, f"{path}:{line}: pattern")]
+        raise AuditError(f"{file.at('match', 'outputs')}: match.outputs: a name is listed twice")
+    texts = [(text, file.at("match", "any_of", i)) for i, text in enumerate(match.get("any_of", ()))]
+    if "extend" in match:
+        forms = _extended(file, files).document["match"]["any_of"]
+        texts = [(f"{match['with']}\n{form}", file.at("match", "with")) for form in forms]
+    patterns = [p for text, at in texts for p in compile_patterns(text, outputs, f"{at}: pattern", where)]
     return sorted(patterns, key=lambda p: -len(p.calls))
 
 
-def _check_names(rule: Rule, lines: _Lines) -> None:
-    if not rule.patterns:
-        return
+def _check_outputs(rule: Rule, file: RuleFile) -> None:
     known = {name for p in rule.patterns for name in p.names}
     for name in rule.outputs:
         if name not in known:
-            raise AuditError(
-                f"{rule.path}:{lines.of(('match', 'outputs'))}: match.outputs: {name!r} is not a name of any pattern"
-            )
-    used: set[str] = set()
-    for key, value in rule.where.items():
-        if isinstance(value, dict):
-            used |= set(value)
-            if key in ("row_of", "full_size"):
-                used |= set(value.values())
-        else:
-            used |= {n for item in value for n in (item if isinstance(item, list) else [item])}
-    for name in sorted(used - known):
-        raise AuditError(
-            f"{rule.path}:{lines.of(('where',))}: where: {name!r} is not a name of any pattern of {rule.id}"
-        )
-    for first, second in {pair for p in rule.patterns for pair in p.symmetric_pairs()}:
-        swapped = {first: second, second: first}
-        if _renamed(rule.where, swapped) != _renamed(rule.where, {}):
-            raise AuditError(
-                f"{rule.path}:{lines.of(('where',))}: where: {first!r} and {second!r} are the two operands of a "
-                "commutative op and may come in either order; constrain both alike"
-            )
+            raise AuditError(f"{file.at('match', 'outputs')}: match.outputs: {name!r} is not a name of any pattern")
 
 
-def _renamed(where: Any, names: dict[str, str]) -> Any:
-    """``where`` with names exchanged, in an order that does not matter."""
-    if isinstance(where, dict):
-        return {names.get(k, k): _renamed(v, names) for k, v in where.items()}
-    if isinstance(where, list):
-        return sorted((_renamed(v, names) for v in where), key=repr)
-    return names.get(where, where) if isinstance(where, str) else where
+OF_NUMBERS = ("number", "size_power")
+"""Constraints on ``c_*`` names; all others are on tensors."""
+
+
+def _check_where(rule: Rule, file: RuleFile) -> None:
+    known = {name for p in rule.patterns for name in p.names}
+    for key, wanted in rule.where.items():
+        numbers = set(wanted) if key in OF_NUMBERS else set()
+        for name in sorted(numbers | _tensors(key, wanted)):
+            at = file.at("where", key, name)
+            if name not in known:
+                raise AuditError(f"{at}: where: {name!r} is not a name of any pattern of {rule.id}")
+            if name.startswith("c_") and name not in numbers:
+                raise AuditError(f"{at}: where: {key} needs a tensor, not {name!r}")
+            if name in numbers and not name.startswith("c_"):
+                raise AuditError(f"{at}: where: {key} needs a c_* constant, not {name!r}")
+
+
+def _tensors(key: str, wanted: Any) -> set[str]:
+    """The names that a constraint takes for tensors."""
+    if key in ("dtype", "rank"):
+        return set(wanted)
+    return mentioned(list(wanted.values()) if key in OF_NUMBERS else wanted)

@@ -8,7 +8,8 @@ import jsonschema
 import pytest
 import yaml
 
-from auditor.engine.rules import Rule, RuleTest, builtin_folder, load_rules, schema
+from auditor.engine.rulefile import builtin_folder, schema
+from auditor.engine.rules import Rule, RuleTest, load_rules
 from auditor.engine.ruletests import run_test
 
 RULES = load_rules()

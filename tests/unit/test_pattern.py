@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from auditor.engine.pattern import Call, Pattern, Rest, Result, Variable, Wildcard, compile_patterns
@@ -91,6 +93,26 @@ def test_every_call_is_reached_from_any_anchor(anchor: int) -> None:
         pending += [c for c in near if c not in reached]
         reached |= set(near)
     assert reached == set(pattern.calls)
+
+
+@pytest.mark.parametrize(
+    ("where", "symmetric"),
+    [
+        ({}, True),
+        ({"dtype": {"a": ["f32"], "b": ["f32"]}}, True),
+        ({"same_size": [["b", "a"]]}, True),
+        ({"full_size": {"a": "y", "b": "y"}}, True),
+        ({"dtype": {"a": ["f32"]}}, False),
+        ({"full_size": {"a": "b"}}, False),
+        ({"halves_of": {"y": ["a", "b"]}}, False),
+        ({"halves_of": {"b": ["s", "y"]}}, False),
+    ],
+)
+def test_two_operands_are_alike_unless_where_tells_them_apart(where: dict[str, Any], symmetric: bool) -> None:
+    [pattern] = compile_patterns("s = aten.mul(a, b)\ny = aten.exp(s)", (), "here", where)
+    assert pattern.calls[0].symmetric is symmetric
+    assert set(pattern.constrained) <= {"a", "b"}
+    assert symmetric or pattern.constrained
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
 
+from auditor.engine.claims import claim
 from auditor.engine.newrule import new_rule
 from auditor.engine.rules import load_rule_files, load_rules
 from auditor.engine.ruletests import run_rule_tests
 from auditor.errors import AuditError
+from auditor.graph.ssa import parse
 
 GOOD = """\
 id: USR001
@@ -90,10 +93,27 @@ MISTAKES = {
     "not an op": ("aten.tanh(a)", "tanh(a)", 8, "is not an op"),
     "nine optionals": ("y = aten.tanh(a)", OPTIONALS, 8, "at most 8"),
     "empty pattern": ("      a = aten.mul(x, c_scale)\n      y = aten.tanh(a)\n", "      # nothing\n", 8, "empty"),
-    "unknown name in where": ("{x: [f32, bf16]}", "{z: [f32]}", 12, "'z' is not a name"),
+    "unknown name in where": ("{x: [f32, bf16]}", "{z: [f32]}", 13, "'z' is not a name"),
     "unknown name in outputs": ("outputs: []", "outputs: [b]", 11, "'b' is not a name"),
     "output listed twice": ("outputs: []", "outputs: [a, a]", 11, "twice"),
     "yields to nobody": ("yields_to: []", "yields_to: [FUS999]", 14, "no rule FUS999"),
+    "a name of a nested constraint": (
+        "{x: [f32, bf16]}",
+        "{x: [f32]}\n  halves_of: {x: [a, z]}",
+        14,
+        "'z' is not a name",
+    ),
+    "a number of a tensor": (
+        "{x: [f32, bf16]}",
+        "{x: [f32]}\n  number: {x: 3}",
+        14,
+        "number needs a c_* constant, not 'x'",
+    ),
+    "a dtype of a number": ("{x: [f32, bf16]}", "{c_scale: [f32]}", 13, "dtype needs a tensor, not 'c_scale'"),
+    "a size of a number": ("dtype: {x: [f32, bf16]}", "size_power: {c_scale: [c_other, 2]}", 13, "c_other"),
+    "a power that is none": ("dtype: {x: [f32, bf16]}", "size_power: {c_scale: [x, y]}", 13, "'y' is not of type"),
+    "three halves": ("dtype: {x: [f32, bf16]}", "halves_of: {x: [a, a, a]}", 13, "too long"),
+    "a key twice": ("yields_to: []", "yields_to: []\nname: other", 15, "the key 'name' is there already, in line 2"),
     "unknown constraint": ("  dtype:", "  dtypes:", 13, "unknown key 'dtypes'"),
 }
 
@@ -112,6 +132,41 @@ def test_a_mistake_is_one_sentence_with_file_and_line(what: str, tmp_path: Path)
     found = re.match(rf"{re.escape(str(path))}:(\d+):", said)
     assert found, said
     assert int(found[1]) == line, said
+
+
+def test_numbers_are_checked_where_they_are_known(tmp_path: Path) -> None:
+    # GIVEN a rule that wants one over the size of a row
+    path = tmp_path / "r.yaml"
+    path.write_text(GOOD.replace("dtype: {x: [f32, bf16]}", "size_power: {c_scale: [x, -1]}"))
+    [rule] = load_rule_files([path])
+
+    def sites(factor: str) -> int:
+        graph = parse(f"x: f32[2, 64]\nt: f32\ny = aten.tanh(aten.mul(x, {factor}))")
+        return len(claim(graph, [rule]).sites)
+
+    # THEN that number passes, as traces round it too, another does not, and one in a tensor is not known
+    assert [sites(f) for f in ("0.015625", "0.0156254", "t")] == [1, 1, 1]
+    assert [sites(f) for f in ("0.0158", "0.5", "64.0", "-0.015625")] == [0, 0, 0, 0]
+    [(_, refusal)] = claim(parse("x: f32[2, 64]\ny = aten.tanh(aten.mul(x, 0.5))"), [rule]).refused
+    assert refusal.reason == "c_scale is 0.5, expected 0.015625 (the last dimension of x, 64, to the power -1)"
+
+
+def test_a_rule_keeps_the_constraints_of_the_rule_that_it_extends(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(GOOD)
+    start, end = GOOD.index("  any_of:"), GOOD.index("where:")
+    form = "  extend: USR001\n  with: x = aten.neg(z)\n"
+    text = GOOD[:start] + form + GOOD[end:].replace("{x: [f32, bf16]}", "{z: [f32]}")
+    (tmp_path / "more.yaml").write_text(text.replace("USR001\nname: scaled", "USR002\nname: negated-scaled"))
+    [base, more] = load_rules([tmp_path], builtin=False)
+    assert base.where == {"dtype": {"x": ["f32", "bf16"]}}
+    assert more.where == {"dtype": {"x": ["f32", "bf16"], "z": ["f32"]}}
+
+
+def test_the_built_in_rules_load_in_a_blink() -> None:
+    """Every command that needs rules waits for this; measured 0.04 s, with the pure Python parser 0.3 s."""
+    start = time.perf_counter()
+    load_rules()
+    assert time.perf_counter() - start < 1.0
 
 
 @pytest.mark.parametrize("line", ["extend: FUS999\n  with: a = aten.neg(x)", "extend: FUS101\n  with: a = aten.neg(x)"])
