@@ -77,6 +77,10 @@ class Session:
             recording.out_of_memory = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
         recording.save(Path(self.config.folder))
 
+    def profiler_is_left(self) -> bool:
+        """A thread of the script is still within a recorded step, and only that thread could end it."""
+        return self.recorder is not None and self.recorder.left_running is not None
+
 
 class AfterImport(MetaPathFinder):
     """Calls back once, right after the module ``name`` was imported."""
@@ -125,17 +129,18 @@ def run(config: Config) -> int:
         if type(raised).__name__ != "ScriptProfiles":
             _show(raised)
     _join_threads()
-    if os.getpid() != session.pid:
-        _leave_fork(exit_code)
-    session.finish(exit_code, error)
+    if os.getpid() == session.pid:
+        session.finish(exit_code, error)
+    if os.getpid() != session.pid or session.profiler_is_left():
+        _leave(exit_code)
     return exit_code
 
 
-def _leave_fork(exit_code: int) -> NoReturn:
-    """End a process that the script forked.
+def _leave(exit_code: int) -> NoReturn:
+    """End the process without the destructors of the profiler's libraries.
 
-    The profiler's libraries wait on exit for threads that a fork does not have, for ever: so the interpreter's
-    part of leaving is done here, and the rest is skipped.
+    They wait for threads that a fork does not have, for ever, and crash over a profiler that a daemon thread
+    still has running. The interpreter's part of leaving is done here.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

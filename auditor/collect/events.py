@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.autograd import profiler as autograd_profiler
@@ -24,43 +24,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from auditor.collect import device
+from auditor.collect.listener import CompiledFunction, Listener, Patch
 from auditor.collect.passes import ProfilerOwner
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
-
-
-class Listener(Protocol):
-    """Who hears of it. All calls come from one thread."""
-
-    def root_enter(self, root: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
-    def root_exit(self, root: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
-    def root_failed(self, _root: Any, /) -> None: ...
-    def backward_enter(self, tensors: Any) -> None: ...
-    def backward_exit(self) -> None: ...
-    def optimizer_made(self) -> None: ...
-    def optimizer_exit(self, optimizer: Any) -> None: ...
-    def zero_grad_enter(self) -> None: ...
-    def zero_grad_exit(self) -> None: ...
-    def compiled(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def own_profiler(self, file: str, line: int) -> None: ...
-    def foreign_thread(self) -> None: ...
-
-
-class _Patch:
-    """One attribute replaced, and put back unless somebody replaced it again since."""
-
-    def __init__(self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        self._owner, self._name = owner, name
-        self._original = owner.__dict__[name]
-        self._wrapped = functools.wraps(self._original)(wrap(self._original))
-        setattr(owner, name, self._wrapped)
-
-    def undo(self) -> None:
-        if self._owner.__dict__.get(self._name) is self._wrapped:
-            setattr(self._owner, self._name, self._original)
 
 
 class TorchEvents:
@@ -76,7 +44,7 @@ class TorchEvents:
         self._stepped: Any = None
         self._discovery: Any = None
         self._optimizer_handles: list[Any] = []
-        self._patches: list[_Patch] = []
+        self._patches: list[Patch] = []
         self._dynamo_patched = False
         self._in_backward = False
         self._switches: list[tuple[Any, bool]] = []
@@ -85,16 +53,16 @@ class TorchEvents:
 
     def install(self) -> None:
         self._patches = [
-            _Patch(torch.autograd, "_engine_run_backward", self._wrap_backward),
-            _Patch(torch.Tensor, "backward", self._wrap_intercepted),
-            _Patch(torch.autograd, "backward", self._wrap_intercepted),
-            _Patch(torch.autograd, "grad", self._wrap_intercepted),
-            _Patch(Optimizer, "__init__", self._wrap_optimizer_init),
-            _Patch(Optimizer, "zero_grad", self._wrap_zero_grad),
-            _Patch(autograd_profiler.profile, "_prepare_trace", self._wrap_prepare_trace),
-            _Patch(autograd_profiler.record_function, "__exit__", self._wrap_range_exit),
-            _Patch(torch, "compile", self._wrap_compile),
-            _Patch(nn_module, "_has_any_global_hook", self._wrap_any_global_hook),
+            Patch(torch.autograd, "_engine_run_backward", self._wrap_backward),
+            Patch(torch.Tensor, "backward", self._wrap_intercepted),
+            Patch(torch.autograd, "backward", self._wrap_intercepted),
+            Patch(torch.autograd, "grad", self._wrap_intercepted),
+            Patch(Optimizer, "__init__", self._wrap_optimizer_init),
+            Patch(Optimizer, "zero_grad", self._wrap_zero_grad),
+            Patch(autograd_profiler.profile, "_prepare_trace", self._wrap_prepare_trace),
+            Patch(autograd_profiler.record_function, "__exit__", self._wrap_range_exit),
+            Patch(torch, "compile", self._wrap_compile),
+            Patch(nn_module, "_has_any_global_hook", self._wrap_any_global_hook),
         ]
         if "torch._dynamo.eval_frame" in sys.modules:
             self._patch_dynamo()
@@ -105,8 +73,8 @@ class TorchEvents:
     def remove(self) -> None:
         """Take everything out; the script goes on as if nobody had watched."""
         self._unwatch()
-        if self._root_handle is not None:
-            self._root_handle.remove()
+        if self._root_handle is not None and self.on_owner():
+            self._root_handle.remove()  # on another thread its call goes on: see _exit
         for patch in reversed(self._patches):
             patch.undo()
         self._patches = []
@@ -153,6 +121,9 @@ class TorchEvents:
             return  # the same module, called by another thread or from within itself
         self._root_handle.remove()
         self._root_handle = self._root = None
+        if not self._patches:
+            self._listener.late_exit()
+            return
         failed = result is None and isinstance(sys.exc_info()[1], Exception)
         try:
             if failed and _raised_in_forward(sys.exc_info()[2]):
@@ -258,7 +229,7 @@ class TorchEvents:
 
         if not self._dynamo_patched and self._patches and "_maybe_set_eval_frame" in eval_frame.__dict__:
             self._dynamo_patched = True
-            self._patches.append(_Patch(eval_frame, "_maybe_set_eval_frame", self._wrap_eval_frame))
+            self._patches.append(Patch(eval_frame, "_maybe_set_eval_frame", self._wrap_eval_frame))
 
     def _wrap_eval_frame(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Compiled code is entered and left here; outside of any module it is an outermost module itself."""
@@ -325,21 +296,6 @@ class TorchEvents:
             return original(profile)
 
         return prepare
-
-
-class CompiledFunction:
-    """A function under ``torch.compile`` that was called outside of any module.
-
-    ``function`` is the object that it is known by from call to call.
-    """
-
-    def __init__(self, function: Any) -> None:
-        module = getattr(function, "__self__", None)
-        if isinstance(module, torch.nn.Module):  # ``module.compile()``
-            self.name, self.function = type(module).__name__, module
-        else:
-            self.name = f"torch.compile({getattr(function, '__qualname__', 'function')})"
-            self.function = getattr(function, "__func__", function)
 
 
 def _call_id(frame: FrameType | None) -> int:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 
-from auditor.collect import device, notes
+from auditor.collect import device, forks, notes
 from auditor.collect.annotate import read_outputs, tensors_in
-from auditor.collect.events import CompiledFunction, TorchEvents
+from auditor.collect.events import TorchEvents
+from auditor.collect.listener import CompiledFunction
 from auditor.collect.passes import AnyPass, BarePass, GraphPass, TimingPass, torch_version, warm_up
 from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO, OwnProfiler, Recording, Root, timing_file
 from auditor.collect.roots import RootNames
@@ -24,6 +22,21 @@ from auditor.collect.schedule import Pass, Schedule
 from auditor.collect.signature import CallSignature, tensor_facts
 from auditor.collect.steps import Step, StepTracker
 from auditor.errors import AuditError
+
+P = ParamSpec("P")
+
+
+def _harmless(method: Callable[Concatenate[Recorder, P], None]) -> Callable[Concatenate[Recorder, P], None]:
+    """A fault of ours ends the recording, never the script."""
+
+    def guarded(self: Recorder, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self._give_up(error)
+
+    guarded.__doc__ = method.__doc__
+    return guarded
 
 
 class StopScript(SystemExit):
@@ -48,7 +61,7 @@ class Recorder:
         self, folder: Path | None = None, *, steps: int = 5, warmup: int = 1, stop: bool = False,
         on_own_profiler: Callable[[OwnProfiler], BaseException] | None = None,
     ) -> None:  # fmt: skip
-        self.folder = folder or _temporary_folder(self)
+        self.folder = folder or forks.temporary_folder(self)
         self.recording = Recording(torch=torch_version())
         self._stop = stop
         self._on_own_profiler = on_own_profiler or _refuse_profiler
@@ -57,6 +70,7 @@ class Recorder:
         self._events = TorchEvents(self)
         self._roots = RootNames()
         self._pass: AnyPass | None = None
+        self.left_running: AnyPass | None = None
         self._kind: Pass | None = None
         self._running = False
         self._other_threads = self._compiled = self._dropped = False
@@ -88,7 +102,7 @@ class Recorder:
         warm_up()
         self._running = True
         Recorder.active = self
-        _forget_in_children()
+        forks.watch(self)
         self._events.install()
 
     def finish(self) -> Recording:
@@ -111,17 +125,24 @@ class Recorder:
         self._running = False
         Recorder.active = None
         self._events.remove()
-        if self._pass is not None:
-            self._pass.drop()
-            self._pass = None
+        self._drop_pass()
         if not self._schedule.final and self.recording.timing_us and not self._schedule.timing_fits_fallback():
             self._dropped = True
             self._forget_timing()
         self._describe()
         self.recording.save(self.folder)
 
+    def _drop_pass(self) -> None:
+        """A profiler can only be stopped by the thread that started it; others wait for `late_exit`."""
+        dropped, self._pass = self._pass, None
+        if dropped is not None and self._events.on_owner():
+            dropped.drop()
+        elif dropped is not None:
+            self.left_running = dropped
+
     # --- events of torch (collect.events.Listener) ---------------------------------------------------
 
+    @_harmless
     def root_enter(self, root: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         named = root.function if isinstance(root, CompiledFunction) else root
         self._tracker.root_enter((self._roots.key(named, name), tensor_facts(args, kwargs)))
@@ -132,6 +153,7 @@ class Recorder:
                 self._pass.modules.install()
                 self._pass.modules.enter(root)
 
+    @_harmless
     def root_exit(self, root: Any, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tracker, graph = self._tracker, self._pass
         trains = not tracker.cycle and bool(getattr(root, "training", False)) and _needs_grad(result)
@@ -142,28 +164,34 @@ class Recorder:
                 read_outputs(result, _only_containers((*args, *kwargs.values())))
         tracker.root_exit(trains, alone=threading.current_thread() is not threading.main_thread())
 
+    @_harmless
     def root_failed(self, _root: Any) -> None:
         if isinstance(self._pass, GraphPass):
             self._pass.modules.close()
             self._pass.modules.remove()
         self._tracker.root_failed()
 
+    @_harmless
     def backward_enter(self, tensors: Any) -> None:
         if isinstance(self._pass, GraphPass):
             read_outputs(tensors)
 
+    @_harmless
     def backward_exit(self) -> None:
         self._tracker.backward_exit()
 
     def optimizer_made(self) -> None:
         self._tracker.optimizer_exists = True
 
+    @_harmless
     def optimizer_exit(self, optimizer: Any) -> None:
         self._tracker.optimizer_exit(self._roots.key(optimizer, type(optimizer).__name__))
 
+    @_harmless
     def zero_grad_enter(self) -> None:
         self._tracker.zero_grad_enter()
 
+    @_harmless
     def zero_grad_exit(self) -> None:
         self._tracker.zero_grad_exit()
 
@@ -187,6 +215,12 @@ class Recorder:
             return
         self.recording.own_profiler = place
         raise self._on_own_profiler(place)
+
+    def late_exit(self) -> None:
+        """The call that was running on another thread when recording ended has returned there."""
+        if self.left_running is not None:
+            self.left_running.drop()
+            self.left_running = None
 
     def foreign_thread(self) -> None:
         self._other_threads = True
@@ -240,9 +274,7 @@ class Recorder:
         self._leave()
 
     def cancel(self) -> None:
-        if self._pass is not None:
-            self._pass.drop()
-            self._pass = None
+        self._drop_pass()
         self._schedule.aborted()
 
     def restart(self) -> None:
@@ -256,11 +288,13 @@ class Recorder:
 
     # --- marks -----------------------------------------------------------------------------------------
 
+    @_harmless
     def step_mark(self) -> None:
         """``auditor.step()``: a step begins here."""
         if self._running and self._events.claim():
             self._tracker.step_mark()
 
+    @_harmless
     def step_mark_end(self) -> None:
         """The end of ``with auditor.step():``."""
         if self._running and self._events.on_owner():
@@ -316,22 +350,11 @@ class Recorder:
         facts.notes += [notes.other_threads()] if self._other_threads else []
         facts.notes += [notes.compiled()] if self._compiled else []
 
+    @_harmless
     def before_fork(self) -> None:
         """A process that is forked under a running profiler would write into this one's trace."""
         if self._running and self._events.on_owner():
             self._tracker.hold_no_longer()
-
-
-def _temporary_folder(owner: Recorder) -> Path:
-    """A folder that is there as long as ``owner`` is, in this process."""
-    folder = tempfile.mkdtemp(prefix="fusion-audit-")
-    weakref.finalize(owner, _remove_folder, folder, os.getpid())
-    return Path(folder)
-
-
-def _remove_folder(folder: str, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _refuse_profiler(place: OwnProfiler) -> BaseException:
@@ -348,23 +371,3 @@ def _needs_grad(result: Any) -> bool:
 def _only_containers(values: tuple[Any, ...]) -> list[Any]:
     """What may carry results out besides the return value: a cache that was passed in."""
     return [value for value in values if not isinstance(value, torch.Tensor)]
-
-
-_watching_forks: list[bool] = []
-
-
-def _forget_in_children() -> None:
-    """Forked processes (DataLoader workers) record nothing."""
-    if not _watching_forks and hasattr(os, "register_at_fork"):
-        _watching_forks.append(True)
-        os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
-
-
-def _before_fork() -> None:
-    if Recorder.active is not None:
-        Recorder.active.before_fork()
-
-
-def _after_fork() -> None:
-    if Recorder.active is not None:
-        Recorder.active.abandon()

@@ -141,6 +141,13 @@ def test_a_thread_that_outlives_the_script(tmp_path: Path) -> None:
     check_complete(tmp_path, recording)
 
 
+def test_a_daemon_thread_that_is_caught_in_a_recorded_step(tmp_path: Path) -> None:
+    recording = record(tmp_path, "threaded.py", "stuck")
+
+    assert (recording.exit_code, recording.steps, recording.error) == (0, 2, "")
+    assert recording.has_graph
+
+
 def test_a_script_with_its_own_profiler(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AuditError, match=r"profiled\.py:7: .*fusion-audit import") as caught:
         record(tmp_path, "profiled.py")

@@ -615,3 +615,44 @@ def test_the_folder_is_temporary_unless_given() -> None:
         Net()(torch.randn(2, 8))
 
     assert (rec.folder / GRAPH_ET).exists()
+
+
+def test_a_fault_of_ours_ends_the_recording_and_not_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN
+    model, x = Net(), torch.randn(2, 8)
+    monkeypatch.setattr("auditor.collect.passes.TimingPass.start", lambda _self: 1 / 0)
+
+    # WHEN
+    with recorder(tmp_path) as rec:
+        results = [model(x) for _ in range(4)]
+
+    # THEN
+    assert len(results) == 4
+    assert rec.recording.has_graph
+    assert rec.recording.notes[0] == "Recording stopped early: ZeroDivisionError: division by zero"
+
+
+def test_a_thread_that_is_in_the_middle_of_a_step_at_the_end(tmp_path: Path) -> None:
+    # GIVEN a thread that waits inside its model
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waits(nn.Module):
+        def forward(self, x: torch.Tensor, wait: bool) -> torch.Tensor:
+            if wait:
+                entered.set()
+                leave.wait(10)
+            return x + 1
+
+    model, x = Waits(), torch.randn(2)
+    thread = threading.Thread(target=lambda: [model(x, wait) for wait in (False, False, True)])
+
+    # WHEN the recording ends meanwhile
+    with recorder(tmp_path) as rec:
+        thread.start()
+        entered.wait(10)
+    leave.set()
+    thread.join()
+
+    # THEN what was complete is kept
+    check_complete(tmp_path, rec.recording)
+    assert rec.recording.graph_is_first_step
