@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from auditor.config import Config, Suppression, covers
+from auditor.config import Config
 from auditor.devices.describe import Device
-from auditor.document import Document, Finding, Overhead, Run, Suppressed
-from auditor.engine.assemble import assemble, home_of
+from auditor.document import Document, Finding, Overhead, Run
+from auditor.engine.assemble import assemble
 from auditor.engine.claims import claim
-from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.model import OpGraph
+from auditor.selection import Selection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,10 +70,9 @@ def audit_graph(
     """Match the chosen rules against ``graph`` and price what they find on ``device``."""
     config = config or Config()
     config.check_selectors([(rule.id, rule.name) for rule in rules])
-    chosen = [rule for rule in rules if config.chooses(rule.id, rule.name)]
-    suppressions = [_Suppressing(s) for s in config.suppress]
-    claims = claim(graph, chosen, keep=lambda candidate: not any(s.takes(candidate) for s in suppressions))
-    parts = assemble(graph, claims, chosen, device)
+    selection = Selection(config, rules)
+    claims = claim(graph, selection.chosen, keep=selection.keep)
+    parts = assemble(graph, claims, selection.chosen, device)
     for finding in parts.findings:
         finding.severity = config.severity_of(finding.rule, finding.name, finding.severity)
     document = Document(
@@ -84,28 +82,8 @@ def audit_graph(
         totals=parts.totals,
         findings=parts.findings,
         refused=parts.refused,
-        suppressed=[s.report() for s in suppressions],
+        suppressed=selection.report(),
     )
+    document.run.select, document.run.ignore = list(config.select), list(config.ignore)
     document.run.notes.extend(n for n in graph.coverage.notes if n not in document.run.notes)
     return Audit(document, graph)
-
-
-class _Suppressing:
-    """One suppression, and how many sites it took."""
-
-    def __init__(self, suppression: Suppression) -> None:
-        self.suppression = suppression
-        self.sites = 0
-
-    def takes(self, candidate: Candidate) -> bool:
-        rule = candidate.rule
-        if not covers(self.suppression.rule, rule.id, rule.name):
-            return False
-        if not fnmatchcase(home_of(candidate.region.ops).module, self.suppression.modules):
-            return False
-        self.sites += 1
-        return True
-
-    def report(self) -> Suppressed:
-        given = self.suppression
-        return Suppressed(rule=given.rule, modules=given.modules, reason=given.reason, sites=self.sites)

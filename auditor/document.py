@@ -29,6 +29,9 @@ class Run(msgspec.Struct, kw_only=True):
     exit_code: int = 0
     notes: list[str] = []
     """Sentences a reader must know: a pass that disagreed, missing source lines, a failed script."""
+    select: list[str] = []
+    ignore: list[str] = []
+    """Rules that the settings chose and left out; nothing selected: every rule."""
 
 
 class Overhead(msgspec.Struct, kw_only=True):

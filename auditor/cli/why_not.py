@@ -29,11 +29,14 @@ class WhyNotCommand(Command):
 
         from auditor.engine.whynot import explain
         from auditor.graph.tables import from_tables
+        from auditor.selection import Selection, settings_of
         from auditor.store import Store
 
         with Store.open(args.db, create=False) as store:
-            graph = from_tables(store.load(args.run).tables)
-        print(explain(graph, rules, rule.id, args.at).rstrip())
+            stored = store.load(args.run)
+            graph = from_tables(stored.tables)
+        selection = Selection(settings_of(stored.document), rules)
+        print(explain(graph, rule, args.at, chosen=selection.chosen, suppressed=selection.suppressed))
         return 0
 
 

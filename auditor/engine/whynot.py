@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
+from typing import Protocol
 
 from auditor.engine.claims import claim
 from auditor.engine.legality import Refusal
@@ -18,28 +19,91 @@ from auditor.graph.model import Op, OpGraph
 MAX_LINES = 12
 
 
-def explain(graph: OpGraph, rules: Sequence[Rule], rule_id: str, at: str) -> str:
-    """Sentences, one a line, on what ``rule_id`` did at ``at``: a module (glob allowed) or ``file.py:LINE``.
+class Suppressing(Protocol):
+    """A setting that leaves sites out."""
 
+    @property
+    def reason(self) -> str: ...
+
+
+def explain(
+    graph: OpGraph,
+    rule: Rule,
+    at: str,
+    *,
+    chosen: Sequence[Rule],
+    suppressed: Callable[[Candidate], Suppressing | None] = lambda _: None,
+) -> str:
+    """Sentences, one a line, on what ``rule`` did at ``at``: a module (glob allowed) or ``file.py:LINE``.
+
+    ``chosen`` are the rules that the run used, ``suppressed`` says which setting left a site out.
     Raises AuditError where ``at`` names no recorded op.
     """
     ops = ops_at(graph, at)
-    here = {op.index for op in ops}
-    rule = next(r for r in rules if r.id == rule_id)
-    canonical = Canonical(graph)
-    claims = claim(canonical, rules)
-    lines = [_found(c) for c in claims.sites if c.rule.id == rule_id and here & _members(c)]
-    alone = claim(canonical, [rule])
-    if not lines:
-        lines = _taken(alone.sites, claims.sites, here, rule_id)
-        lines += [_refused(r) for _, r in alone.refused if here & {op.index for op in r.ops}]
-    if not lines:
-        lines = nearest(canonical, rule, ops)
-    unique = list(dict.fromkeys(lines))
+    unique = list(dict.fromkeys(_Why(graph, rule, ops, chosen, suppressed).lines()))
     if len(unique) > MAX_LINES:
         unique = [*unique[:MAX_LINES], f"… and {len(unique) - MAX_LINES} more"]
     head = f"{rule.id} {rule.name} at {at}: {len(ops)} ops recorded, {sum(op.launches for op in ops)} kernels"
     return "\n".join([head, *(f"  {line}" for line in unique)])
+
+
+class _Why:
+    """One rule at one place."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        rule: Rule,
+        ops: Sequence[Op],
+        chosen: Sequence[Rule],
+        suppressed: Callable[[Candidate], Suppressing | None],
+    ) -> None:
+        self.graph = Canonical(graph)
+        self.rule = rule
+        self.ops = ops
+        self.here = {op.index for op in ops}
+        self.ignored = all(r.id != rule.id for r in chosen)
+        self.left_out: list[tuple[Candidate, str]] = []
+        self.sites = claim(self.graph, chosen, keep=lambda site: self._keep(site, suppressed(site))).sites
+
+    def _keep(self, site: Candidate, setting: Suppressing | None) -> bool:
+        if setting is not None:
+            self.left_out.append((site, setting.reason))
+        return setting is None
+
+    def lines(self) -> list[str]:
+        lines = ["the rule is ignored: the run's settings did not choose it"] if self.ignored else self._claimed()
+        return lines if lines and not self.ignored else [*lines, *self._alone()]
+
+    def _claimed(self) -> list[str]:
+        found = [f"found: {_span(site)}; it is in the findings" for site in self.sites if self._is_ours(site)]
+        return found + [
+            f"suppressed: {reason} (pyproject.toml); {_span(site)}"
+            for site, reason in self.left_out
+            if self._is_ours(site)
+        ]
+
+    def _is_ours(self, site: Candidate) -> bool:
+        return site.rule.id == self.rule.id and not self.here.isdisjoint(_members(site))
+
+    def _alone(self) -> list[str]:
+        """What the rule does when no other rule is there to take the kernels."""
+        alone = claim(self.graph, [self.rule])
+        lines = [self._lost(site) for site in alone.sites if self._is_ours(site)]
+        lines += [_refused(r) for _, r in alone.refused if self.here & {op.index for op in r.ops}]
+        return lines or nearest(self.graph, self.rule, self.ops)
+
+    def _lost(self, site: Candidate) -> str:
+        members = _members(site)
+        taken = [(s, "") for s in self.sites] + [(s, f", suppressed: {reason}") for s, reason in self.left_out]
+        winner, note = next(((s, note) for s, note in taken if _members(s) & members), (None, ""))
+        if winner is None:
+            return f"it would match: {_span(site)}" if self.ignored else f"matched on its own only: {_span(site)}"
+        op = next(o for o in site.region.ops if o.index in _members(winner))
+        return (
+            f"matched, but {winner.rule.id} {winner.rule.name} took {op.name} (op {op.index}): "
+            f"it saves {winner.bytes_saved:,} bytes there, this {site.bytes_saved:,}{note}"
+        )
 
 
 def ops_at(graph: OpGraph, at: str) -> list[Op]:
@@ -90,37 +154,11 @@ def _members(candidate: Candidate) -> set[int]:
     return {op.index for op in candidate.region.ops}
 
 
-def _found(candidate: Candidate) -> str:
-    ops = candidate.region.ops
-    return f"found: a site of {len(ops)} ops, {_span(ops)}; it is in the findings"
-
-
-def _taken(alone: Iterable[Candidate], claimed: Iterable[Candidate], here: set[int], rule_id: str) -> list[str]:
-    lines = []
-    for candidate in alone:
-        members = _members(candidate)
-        if not here & members:
-            continue
-        winner = next((c for c in claimed if c.rule.id != rule_id and _members(c) & members), None)
-        if winner is not None:
-            shared = min(_members(winner) & members)
-            op = next(o for o in candidate.region.ops if o.index == shared)
-            lines.append(
-                f"matched, but {winner.rule.id} {winner.rule.name} took {op.name} (op {op.index}): "
-                f"it saves {winner.bytes_saved:,} bytes there, this {candidate.bytes_saved:,}"
-            )
-        else:
-            lines.append(
-                f"matched: a site of {len(members)} ops, {_span(candidate.region.ops)}; "
-                "its rule is ignored or suppressed"
-            )
-    return lines
-
-
 def _refused(refusal: Refusal) -> str:
     where = f" ({refusal.op.source})" if refusal.op.source else ""
     return f"refused: {refusal.reason}; op {refusal.op.index} {refusal.op.name}{where}"
 
 
-def _span(ops: Sequence[Op]) -> str:
-    return f"op {ops[0].index} {ops[0].name} to op {ops[-1].index} {ops[-1].name}"
+def _span(site: Candidate) -> str:
+    first, last = site.region.ops[0], site.region.ops[-1]
+    return f"a site of {len(site.region.ops)} ops, op {first.index} {first.name} to op {last.index} {last.name}"

@@ -126,6 +126,12 @@ class TestRun:
         assert [(f.rule, f.severity, f.modules) for f in document.findings] == [("FUS201", "error", ["first"])]
         assert [(s.rule, s.sites) for s in document.suppressed] == [("FUS201", 1), ("FUS1", 0)]
 
+        # AND why-not goes by the settings of that run, whatever they are now
+        Path("pyproject.toml").unlink()
+        assert "found: a site" in fusion_audit("why-not", "project", "FUS201", "--at", "first").out
+        assert "suppressed: known" in fusion_audit("why-not", "project", "FUS201", "--at", "second").out
+        assert "the rule is ignored" in fusion_audit("why-not", "project", "FUS101", "--at", "first").out
+
     def test_a_script_that_fails_passes_its_code_on_and_is_stored(
         self, fusion_audit: Cli, script: Path, store: Store
     ) -> None:

@@ -20,7 +20,7 @@ ORDER = (
     ("collect",),
     ("devices",),
     ("engine",),
-    ("report", "store"),
+    ("report", "selection", "store"),
     ("audit", "api", "session"),
     ("doctor",),
     ("cli",),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
 
+from auditor.config import Config, Suppression
 from auditor.engine.rules import Rule, load_rules
 from auditor.engine.whynot import MAX_LINES, explain, ops_at
 from auditor.errors import AuditError
 from auditor.graph.ssa import parse
+from auditor.selection import Selection
 
 NORM = """
     x: f32[64, 256]
@@ -28,8 +29,11 @@ def rules() -> tuple[Rule, ...]:
     return tuple(load_rules())
 
 
-def lines(text: str, rule: str, at: str = "model.norm", chosen: Sequence[Rule] | None = None) -> list[str]:
-    return explain(parse(text), chosen or rules(), rule, at).split("\n")
+def lines(text: str, rule: str, at: str = "model.norm", **settings: object) -> list[str]:
+    selection = Selection(Config(**settings), rules())  # type: ignore[arg-type]
+    wanted = next(r for r in rules() if r.id == rule)
+    said = explain(parse(text), wanted, at, chosen=selection.chosen, suppressed=selection.suppressed)
+    return said.split("\n")
 
 
 def test_found() -> None:
@@ -55,8 +59,40 @@ def test_refused_with_reason_op_and_source() -> None:
     assert line == "  refused: inv escapes to aten.exp; op 6 aten.exp (/home/me/model.py:12)"
 
 
-def test_a_rule_that_lost_to_nobody_is_ignored_or_suppressed() -> None:
-    """The kernels are free and the rule matches alone: only a setting can have kept it away."""
+SUPPRESS = [Suppression(rule="FUS2", modules="model.*", reason="frozen")]
+
+
+def test_a_suppressed_site_says_for_what_reason() -> None:
+    assert lines(NORM, "FUS201", suppress=SUPPRESS)[1:] == [
+        "  suppressed: frozen (pyproject.toml); a site of 6 ops, op 0 aten.pow to op 5 aten.mul",
+    ]
+    elsewhere = [Suppression(rule="FUS201", modules="vision", reason="frozen")]
+    assert lines(NORM, "FUS201", suppress=elsewhere)[1].startswith("  found: a site of 6 ops")
+
+
+def test_a_suppressed_site_keeps_its_kernels_from_other_rules() -> None:
+    [_, line] = lines(NORM, "FUS101", suppress=SUPPRESS)
+    assert line.startswith("  matched, but FUS201 unfused-rms-norm took aten.pow (op 0): it saves ")
+    assert line.endswith(", suppressed: frozen")
+
+
+@pytest.mark.parametrize("settings", [{"ignore": ["FUS201"]}, {"select": ["FUS1"]}, {"ignore": ["unfused-rms-norm"]}])
+def test_an_ignored_rule_says_so_and_what_it_would_do(settings: dict[str, list[str]]) -> None:
+    [_, ignored, would] = lines(NORM, "FUS201", **settings)
+    assert ignored == "  the rule is ignored: the run's settings did not choose it"
+    assert would.startswith("  matched, but FUS101 unfused-elementwise-chain took ")
+    [_, ignored, would] = lines(NORM, "FUS201", ignore=["FUS201", "FUS101"])
+    assert would == "  it would match: a site of 6 ops, op 0 aten.pow to op 5 aten.mul"
+
+
+def test_a_rule_that_is_ignored_takes_nothing_from_others() -> None:
+    added = NORM.replace("    var =", "    r: f32[64, 256]\n    x = aten.add(x0, r)\n    var =").replace(
+        "x: ", "x0: ", 1
+    )
+    assert lines(added, "FUS201", ignore=["FUS202"])[1].startswith("  found: a site of 6 ops")
+
+
+def test_a_chain_is_found() -> None:
     chain = 'module("m", "M")\nx: f32[64]\na = aten.exp(x)\ny = aten.neg(a)'
     found = lines(chain, "FUS101", "m")
     assert found[1].startswith("  found: a site of 2 ops")
@@ -135,7 +171,7 @@ def test_ways_to_name_a_place(at: str) -> None:
 )
 def test_places_without_ops(at: str, message: str) -> None:
     with pytest.raises(AuditError) as error:
-        explain(parse(NORM), rules(), "FUS201", at)
+        explain(parse(NORM), rules()[0], at, chosen=rules())
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
