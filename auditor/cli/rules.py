@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auditor.cli import options
+from auditor.cli.output import columns
 from auditor.cli.parser import Command
 from auditor.errors import AuditError
 
@@ -54,17 +57,30 @@ def _list(args: argparse.Namespace) -> int:
     width = max(len(rule.name) for rule in rules)
     for rule in rules:
         print(f"{rule.id}  {rule.name:<{width}}  {rule.family:<12}{rule.status:<9}{rule.severity}")
+        print(_fitting(f"{'':{len(rule.id)}}  {summary(rule)}"))
     return 0
+
+
+def summary(rule: Rule) -> str:
+    """The first sentence of what the rule says of itself."""
+    return re.split(r"(?<=[.!?])\s", " ".join(rule.docs["what"].split()), maxsplit=1)[0]
+
+
+def _fitting(line: str) -> str:
+    """``line`` cut to the terminal; whole where the output goes to a file or a pipe."""
+    if not sys.stdout.isatty() or len(line) <= columns():
+        return line
+    return line[: columns() - 1].rstrip(" ,;") + "…"
 
 
 def _show(args: argparse.Namespace) -> int:
     rule = find_rule(_rules(args), args.rule)
     print(f"{rule.id} {rule.name}\n")
-    print(f"family {rule.family} · {rule.status} · severity {rule.severity} · {len(rule.tests)} tests · {rule.path}")
-    if rule.replacement:
-        print(f"replacement {rule.replacement}")
-    for title, text in rule.docs.items():
-        print(f"\n{_heading(title)}\n{_indented(text)}")
+    print(f"{rule.family} · {rule.status} · {rule.severity} · {len(rule.tests)} tests")
+    print(rule.path)
+    for section, text in rule.docs.items():
+        shown = text if section in CODE else _wrapped(text)
+        print(f"\n{_heading(section)}\n{_indented(shown)}")
     return 0
 
 
@@ -109,9 +125,18 @@ def find_rule(rules: list[Rule], wanted: str) -> Rule:
     raise AuditError(f"no rule {wanted!r}; there are: {', '.join(rule.id for rule in rules)}")
 
 
-def _heading(key: str) -> str:
-    words = key.replace("_", " ")
-    return words[:1].upper() + words[1:]
+CODE = ("example", "instead")
+"""Sections of a rule's docs that hold Python; the others are prose."""
+
+
+def _heading(section: str) -> str:
+    return {"what": "What it finds", "why": "Why it costs", "instead": "Use instead"}.get(section, section.capitalize())
+
+
+def _wrapped(text: str) -> str:
+    width = max(40, min(columns(), 100) - 2)
+    paragraphs = re.split(r"\n\s*\n", text.strip())
+    return "\n\n".join(textwrap.fill(" ".join(p.split()), width, break_on_hyphens=False) for p in paragraphs)
 
 
 def _indented(text: str) -> str:

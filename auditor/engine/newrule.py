@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from auditor.engine.rulefile import builtin_folder
 from auditor.engine.rules import load_rules
 from auditor.errors import AuditError
 
@@ -21,6 +22,8 @@ match:
       a = aten.mul(x, c_scale)       # c_* is any constant
       y = aten.tanh(a)
   outputs: []                  # names that something outside may read; the last line's result always may
+where:
+  dtype: {{x: [f16, bf16, f32, f64]}}
 replacement: null
 docs:
   what: Finds a scale followed by a tanh.
@@ -63,7 +66,7 @@ def new_rule(name: str, folder: Path) -> Path:
     path = folder / f"{name}.yaml"
     taken = {rule.id for rule in known}
     number = next(n for n in range(1, 10_000) if f"USR{n:03d}" not in taken)
-    text = TEMPLATE.format(id=f"USR{number:03d}", name=name, schema="https://json-schema.org/draft/2020-12/schema")
+    text = TEMPLATE.format(id=f"USR{number:03d}", name=name, schema=builtin_folder() / "schema.json")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 
 import jsonschema
 import pytest
 import yaml
 
+from auditor.cli.rules import summary
 from auditor.engine.rulefile import builtin_folder, schema
 from auditor.engine.rules import Rule, RuleTest, load_rules
 from auditor.engine.ruletests import run_test
@@ -36,12 +38,39 @@ def test_has_a_positive_and_a_negative_test_among_at_least_three(rule: Rule) -> 
     assert any("kernels" in test.expect for test in rule.tests)
 
 
+WITHOUT_REFUSED_ESCAPE = {"FUS101", "FUS501"}
+"""A chain writes what is read outside, and siblings have nothing between them: a host sync is what they refuse."""
+
+
+@each_rule
+def test_is_tested_in_both_precisions_in_training_and_on_what_it_must_not_take(rule: Rule) -> None:
+    sites = [test for test in rule.tests if test.expect["sites"] > 0]
+    assert any("bf16" not in test.graph for test in sites)
+    assert any("bf16" in test.graph for test in sites)
+    assert any('phase("backward")' in test.graph for test in sites)
+    assert any(test.expect["sites"] == 0 and "reason" not in test.expect for test in rule.tests)
+    wanted = "host sync" if rule.id in WITHOUT_REFUSED_ESCAPE else "escapes"
+    assert any(wanted in test.expect.get("reason", "") for test in rule.tests)
+
+
 @each_rule
 def test_docs_have_all_sections_and_say_something(rule: Rule) -> None:
     assert {"what", "why", "example", "instead", "safety"} <= rule.docs.keys()
     assert all(len(rule.docs[section]) > 15 for section in rule.docs)
-    assert rule.docs["what"].startswith("Finds ")
     assert not rule.docs["what"].rstrip(".").endswith(("TODO", "…"))
+
+
+@each_rule
+def test_first_sentence_of_the_docs_fits_a_line_of_the_list(rule: Rule) -> None:
+    assert summary(rule).startswith("Finds ")
+    assert summary(rule).endswith(".")
+    assert len(summary(rule)) <= 92
+
+
+@each_rule
+def test_code_in_the_docs_is_python(rule: Rule) -> None:
+    for section in ("example", "instead"):
+        ast.parse(rule.docs[section])
 
 
 @each_rule
