@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from auditor.errors import AuditError
+from auditor.graph.garbage import collection_paused
 
 T = TypeVar("T")
 
@@ -70,18 +69,6 @@ def _unpack(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
         part = member.decompress(member.unconsumed_tail, _CHUNK)
 
 
-@contextmanager
-def _gc_off() -> Iterator[None]:
-    """Hundreds of thousands of new objects would otherwise trigger full collections that free nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def decode_trace(data: bytes, kind: type[T], path: Path, *, nonfinite_as_text: bool = False) -> T:
     """Decode ``data`` as ``kind``; a second try repairs what real profilers write and JSON forbids.
 
@@ -92,7 +79,7 @@ def decode_trace(data: bytes, kind: type[T], path: Path, *, nonfinite_as_text: b
         AuditError: still not valid; names the file, line and reason.
     """
     decoder = msgspec.json.Decoder(kind, strict=False)
-    with _gc_off():
+    with collection_paused():
         try:
             return decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -16,6 +16,7 @@ from auditor.engine.propose import Candidate, Proposals, evaluate, propose
 from auditor.engine.rules import Rule
 from auditor.engine.siblings import propose_siblings
 from auditor.graph.canonical import Canonical
+from auditor.graph.garbage import collection_paused
 from auditor.graph.model import OpGraph
 
 
@@ -35,10 +36,11 @@ def claim(
     ``keep`` may turn a legal candidate away before it claims anything (a suppression): its kernels stay
     claimed by nobody, so no weaker rule reports the same place.
     """
-    canonical = graph if isinstance(graph, Canonical) else Canonical(graph)
-    claimer = _Claimer(canonical, keep)
-    for turn in turns(rules):
-        claimer.take_turn(turn)
+    with collection_paused():
+        canonical = graph if isinstance(graph, Canonical) else Canonical(graph)
+        claimer = _Claimer(canonical, keep)
+        for turn in turns(rules):
+            claimer.take_turn(turn)
     claimer.claims.sites.sort(key=lambda c: (c.region.ops[0].index, c.rule.id))
     return claimer.claims
 

@@ -54,12 +54,15 @@ class Search:
     anchor: Call | None = field(init=False)
     _steps: list[tuple[Call, Call]] = field(init=False, default_factory=list)
     _goals: Goals = field(init=False, default=None)
+    _operand_kinds: list[tuple[int, frozenset[str]]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.anchor = rarest_call(self.graph, self.pattern)
         if self.anchor is not None:
             self._steps = self.pattern.plan(self.anchor)
             self._goals = _step_goals(self._steps)
+            if not self.anchor.commutative:
+                self._operand_kinds = [(i, a.kinds) for i, a in enumerate(self.anchor.args) if isinstance(a, Call)]
 
     def starts(self) -> list[Node]:
         """The nodes of the anchor's kinds, in execution order; none if some kind of the pattern is missing."""
@@ -74,6 +77,12 @@ class Search:
         Over one set there may be several where the rule's ``where`` has to say which tensor is which.
         """
         assert self.anchor is not None
+        # Most starts of a rule with many forms fail at their first operand: tell before setting out.
+        for i, kinds in self._operand_kinds:
+            given = start.args[i] if i < len(start.args) else None
+            made = given.root.producer if type(given) is CValue else None
+            if made is None or made.kind not in kinds:
+                return
         seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
         for binding in islice(_solutions(self.anchor, start, self._steps, self._goals), MAX_BINDINGS):
             match = _as_match(self.pattern, binding)

@@ -15,11 +15,9 @@ in the schema metadata of each table, as JSON under ``fusion-audit``.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
 from itertools import pairwise
@@ -28,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from auditor.errors import AuditError
+from auditor.graph.garbage import collection_paused
 from auditor.graph.model import Arg, Coverage, Kernel, Op, OpGraph, Source, Value
 
 VERSION = 1
@@ -65,7 +64,7 @@ def to_tables(graph: OpGraph) -> dict[str, pa.Table]:
     """
     rows = {"ops": map(_op_row, graph.ops), "values": map(_value_row, graph.values), "kernels": _kernel_rows(graph)}
     metadata = {_KEY: json.dumps(_facts(graph))}
-    with _collector_paused():
+    with collection_paused():
         return {name: _table(name, rows[name], metadata) for name in SCHEMAS}
 
 
@@ -74,7 +73,7 @@ def from_tables(tables: Mapping[str, pa.Table]) -> OpGraph:
 
     :raises AuditError: where a table or a column is missing, or the tables are of a later version.
     """
-    with _collector_paused():
+    with collection_paused():
         columns = {name: _columns(name, tables) for name in SCHEMAS}
         graph = _graph(tables["ops"])
         try:
@@ -93,18 +92,6 @@ def _fill(graph: OpGraph, columns: dict[str, list[list[Any]]]) -> None:
     for row in zip(*columns["ops"], strict=True):
         graph.add(_op(row, by_id, decode))
     _attach(graph, columns["kernels"])
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Hundreds of thousands of objects that all stay alive: walking them again and again doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _facts(graph: OpGraph) -> dict[str, Any]:
