@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from auditor.api import load as load
-    from auditor.api import record as record
-    from auditor.api import step as step
     from auditor.audit import Audit as Audit
+    from auditor.collect.mark import step as step
     from auditor.errors import AuditError as AuditError
     from auditor.errors import ScriptFailed as ScriptFailed
+    from auditor.session import record as record
 
 __version__ = "0.1.0"
 
@@ -34,8 +34,8 @@ _HOME = {
     "AuditError": "auditor.errors",
     "ScriptFailed": "auditor.errors",
     "load": "auditor.api",
-    "record": "auditor.api",
-    "step": "auditor.api",
+    "record": "auditor.session",
+    "step": "auditor.collect.mark",
 }
 """Public name → module that defines it."""
 

@@ -1,7 +1,8 @@
-"""The public functions: record in this process, load a trace, and what the command line does with both."""
+"""From what was recorded, or from a trace file, to an audit: for Python and for the command line."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -12,37 +13,10 @@ from auditor.document import DeviceInfo, Overhead, Run
 
 if TYPE_CHECKING:
     from auditor.audit import Audit
-    from auditor.collect.mark import Marked
     from auditor.collect.recording import Recording
     from auditor.devices.describe import Device
     from auditor.engine.rules import Rule
     from auditor.graph.model import OpGraph
-    from auditor.session import Record
-
-
-def record(*, steps: int = 5, warmup: int = 1) -> Record:
-    """Record the models that run inside ``with auditor.record() as rec:``; then ``rec.audit()``.
-
-    Args:
-        steps: steps to time, each once with the plain profiler and once without any.
-        warmup: steps to let pass first.
-
-    Raises:
-        AuditError: a profiler or another recorder is active; on leaving, no model was called.
-    """
-    from auditor.session import Record
-
-    return Record(steps=steps, warmup=warmup)
-
-
-def step() -> Marked:
-    """A step of the audit begins here; ``with auditor.step(): …`` also says where it ends.
-
-    Does nothing while no recording is under way, so that it can stay in the script.
-    """
-    from auditor.collect.mark import step as mark
-
-    return mark()
 
 
 def load(
@@ -66,7 +40,11 @@ def load(
     from auditor.devices.describe import load_device
 
     return audit_trace(
-        trace, execution_trace, device=load_device(device) if device else None, config=config, name=Path(trace).name
+        trace,
+        execution_trace,
+        device=load_device(device) if device else None,
+        config=config,
+        name=run_name(Config(), trace),
     )
 
 
@@ -115,7 +93,7 @@ def audit_trace(
 
 def run_name(config: Config, path: str | Path) -> str:
     """What a stored run is called: as the user said, else as its script or trace."""
-    return config.name or Path(path).name.split(".")[0]
+    return config.name or re.sub(r"\.(py|json|json\.gz|gz)$", "", Path(path).name)
 
 
 def _audit(

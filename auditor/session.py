@@ -30,6 +30,19 @@ class Record(Recorder):
         return audit_recording(self.folder, self.recording, config=config, name=name or _caller())
 
 
+def record(*, steps: int = 5, warmup: int = 1) -> Record:
+    """Record the models that run inside ``with auditor.record() as rec:``; then ``rec.audit()``.
+
+    Args:
+        steps: steps to time, each once with the plain profiler and once without any.
+        warmup: steps to let pass first.
+
+    Raises:
+        AuditError: a profiler or another recorder is active; on leaving, no model was called.
+    """
+    return Record(steps=steps, warmup=warmup)
+
+
 def _caller() -> str:
     """Name of the running program, for lists: `notebook` has no script."""
     return (sys.argv[0] or "session").rsplit("/", 1)[-1].split(".")[0] or "session"
