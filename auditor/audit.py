@@ -72,7 +72,7 @@ def audit_graph(
     config.check_selectors([(rule.id, rule.name) for rule in rules])
     selection = Selection(config, rules)
     claims = claim(graph, selection.chosen, keep=selection.keep)
-    parts = assemble(graph, claims, selection.chosen, device)
+    parts = assemble(graph, claims, rules, device)
     for finding in parts.findings:
         finding.severity = config.severity_of(finding.rule, finding.name, finding.severity)
     document = Document(

@@ -23,7 +23,7 @@ _HEADER = (
     "AVOIDABLE",
     "FINDINGS",
     "STEP",
-    "LIKELY SAVED",
+    "STEP SAVED",
 )
 _LEFT = 5  # columns of text; the others are numbers
 
@@ -75,7 +75,7 @@ def _line(run: RunSummary) -> tuple[str, ...]:
         run.device or "-",
         *map(str, counts),
         _ms(run.step_us),
-        _ms(run.likely_us),
+        _ms(run.step_saving_us),
     )
 
 

@@ -320,10 +320,44 @@ class _Compiler:
             while normal and normal[-1] is None:  # defaults that the normal form filled in
                 normal = normal[:-1]
             normal = (*normal, Rest())
+        if len(kinds) == 1:
+            kind, normal = self._composite(next(iter(kinds)), normal)
+            kinds = {kind}
         commutative = not kinds.isdisjoint(COMMUTATIVE) and len(normal) >= 2
         call = Call(name or f"_{len(self.calls)}", frozenset(kinds), normal, node.lineno, commutative)
         self.calls.append(call)
         return call
+
+    def _composite(self, kind: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        """What the canonical form of a graph makes of ops and their operands, done to the pattern as well."""
+        if kind == "reciprocal" and self._is_inner(args[0], "sqrt"):
+            return "rsqrt", args[0].args
+        if kind == "div" and self._is_inner(args[1], "sqrt"):
+            root: Call = args[1]
+            inverse = Call(root.name, frozenset({"rsqrt"}), root.args, root.line)
+            self.calls[self.calls.index(root)] = inverse
+            return "mul", (args[0], inverse)
+        if kind == "mul" and len(args) == 2:
+            for x, other in (args, args[::-1]):
+                if self._is_inner(other, "reciprocal"):
+                    return self._composite("div", (x, other.args[0]))
+                if self._is_inner(other, "sigmoid"):
+                    inner = other.args[0]
+                    if inner == x:
+                        return "silu", (x,)
+                    if (
+                        self._is_inner(inner, "mul")
+                        and inner.args[0] == x
+                        and isinstance(inner.args[1], ConstantVariable)
+                    ):
+                        return "quick_gelu", (x,)
+            if args[0] == args[1] and isinstance(args[0], Call | Variable):
+                return "square", args[:1]
+        return kind, args
+
+    def _is_inner(self, arg: Any, kind: str) -> bool:
+        """A call of this kind that nothing outside of the site may read."""
+        return isinstance(arg, Call) and arg.kinds == {kind} and arg.name not in self.outputs
 
     def _optional(self, node: ast.Call, name: str) -> Any:
         if len(node.args) != 1 or not isinstance(node.args[0], ast.Call):

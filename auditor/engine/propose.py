@@ -53,7 +53,8 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
     What needs an op in ``taken``, claimed in an earlier turn, is passed over.
     """
     proposals = Proposals()
-    refusals: dict[int, Refusal] = {}
+    refusals: list[Refusal] = []
+    refused: set[int] = set()
     covered: set[int] = set()
     for pattern in rule.patterns:
         search = Search(graph, pattern)
@@ -68,11 +69,14 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
                     continue
                 result = evaluate(graph, rule, match)
                 if isinstance(result, Refusal):
-                    refusals.setdefault(match.sink.op.index, result)
+                    # The smaller forms of a refused site would say the same place again.
+                    if refused.isdisjoint(match.op_indices()):
+                        refusals.append(result)
+                        refused.update(match.op_indices())
                 else:
                     covered.update(op.index for op in result.region.ops)
                     proposals.candidates.append(result)
-    proposals.refusals = [r for r in refusals.values() if not covered.issuperset(op.index for op in r.ops)]
+    proposals.refusals = [r for r in refusals if not covered.issuperset(op.index for op in r.ops)]
     return proposals
 
 
@@ -164,7 +168,7 @@ class _Casts:
         if out is not None:
             self.made[out.value.id] = root
         if node.kind == "cast":
-            label = self._labels.get(id(root), "?")
+            label = self._labels.get(id(root)) or (root.producer.kind if root.producer else "an input")
             self._names.append(f"{label} to {node.op.outputs[0].dtype}")
 
     def _after(self, sink: Node) -> None:

@@ -43,7 +43,7 @@ def step_model(graph: OpGraph, device: Device) -> StepModel:
     else:
         busy = _union_us(spans)
         step = max(step, busy)
-    launch = _host_gap_us(step, busy, len(spans)) if serial else _launch_us(spans, device)
+    launch = _host_gap_us(spans, max(0.0, step - busy)) if serial else _launch_us(spans, device)
     return StepModel(step, busy, graph.kernels, launch, serial)
 
 
@@ -92,9 +92,14 @@ def _union_us(spans: Iterable[Kernel]) -> float:
     return total
 
 
-def _host_gap_us(step_us: float, busy_us: float, ops: int) -> float:
-    """Python and autograd time between two ops of a CPU run."""
-    return max(0.0, step_us - busy_us) / ops if ops else 0.0
+def _host_gap_us(spans: list[Kernel], idle_us: float) -> float:
+    """Host time that goes with one op of a CPU run: the median gap between two ops, at most the mean of what is idle.
+
+    The mean alone would credit every op with a share of what has nothing to do with it: a pause of the process, a
+    host sync, the drawing of random numbers.
+    """
+    gaps = [max(0.0, b.start_us - a.start_us - a.dur_us) for a, b in pairwise(spans)]
+    return min(median(gaps), idle_us / len(spans)) if gaps else 0.0
 
 
 def _launch_us(spans: list[Kernel], device: Device) -> float:

@@ -64,7 +64,9 @@ class _Why:
         self.here = {op.index for op in ops}
         self.ignored = all(r.id != rule.id for r in chosen)
         self.left_out: list[tuple[Candidate, str]] = []
-        self.sites = claim(self.graph, chosen, keep=lambda site: self._keep(site, suppressed(site))).sites
+        claims = claim(self.graph, chosen, keep=lambda site: self._keep(site, suppressed(site)))
+        self.sites = claims.sites
+        self.refused = [r for owner, r in claims.refused if owner.id == rule.id]
 
     def _keep(self, site: Candidate, setting: Suppressing | None) -> bool:
         if setting is not None:
@@ -90,7 +92,8 @@ class _Why:
         """What the rule does when no other rule is there to take the kernels."""
         alone = claim(self.graph, [self.rule])
         lines = [self._lost(site) for site in alone.sites if self._is_ours(site)]
-        lines += [_refused(r) for _, r in alone.refused if self.here & {op.index for op in r.ops}]
+        refusals = [*self.refused, *(r for _, r in alone.refused)]
+        lines += [_refused(r) for r in refusals if self.here & {op.index for op in r.ops}]
         return lines or nearest(self.graph, self.rule, self.ops)
 
     def _lost(self, site: Candidate) -> str:
@@ -100,26 +103,36 @@ class _Why:
         if winner is None:
             return f"it would match: {_span(site)}" if self.ignored else f"matched on its own only: {_span(site)}"
         op = next(o for o in site.region.ops if o.index in _members(winner))
-        return (
-            f"matched, but {winner.rule.id} {winner.rule.name} took {op.name} (op {op.index}): "
-            f"it saves {winner.bytes_saved:,} bytes there, this {site.bytes_saved:,}{note}"
-        )
+        took = f"{winner.rule.id} {winner.rule.name} took {op.name} (op {op.index})"
+        return f"matched, but {took}: {self._because(winner, site)}{note}"
+
+    def _because(self, winner: Candidate, site: Candidate) -> str:
+        if self.rule.chain is not None:
+            return f"{self.rule.id} takes only what no other rule claims"
+        if winner.rule.id in self.rule.yields_to:
+            return f"{self.rule.id} leaves such kernels to {winner.rule.id}"
+        return f"it saves {winner.bytes_saved:,} bytes there, this {site.bytes_saved:,}"
 
 
 def ops_at(graph: OpGraph, at: str) -> list[Op]:
     """The ops of a module (and of what it contains), or of a source line.
 
-    ``at`` is a module path or glob, a module class, or ``file.py:LINE`` with any tail of the path.
+    ``at`` is a module path or glob, a module class, ``file.py:LINE`` with any tail of the path, or a line
+    number alone where no module is called so.
     """
-    file, colon, line = at.rpartition(":")
-    if colon and line.isdigit():
+    file, _, line = at.rpartition(":")
+    is_line = line.isdigit() and len(line) < 10
+    found = [] if file and is_line else [op for op in graph.ops if _in_module(op, at)]
+    if not found and is_line:
         found = [
-            op for op in graph.ops if op.source and op.source.line == int(line) and _same_file(op.source.file, file)
+            op
+            for op in graph.ops
+            if op.source and op.source.line == int(line) and (not file or _same_file(op.source.file, file))
         ]
-    else:
-        found = [op for op in graph.ops if _in_module(op, at)]
     if not found:
-        raise AuditError(f"no op was recorded at {at!r}; {_known(graph, bool(colon and line.isdigit()))}")
+        raise AuditError(
+            f"no op was recorded at {at!r}; give a module, its class, or file.py:LINE; {_known(graph, is_line)}"
+        )
     return found
 
 

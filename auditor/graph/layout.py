@@ -341,7 +341,7 @@ def _view_as_real(x: Layout) -> Layout:
 def _view_as_complex(x: Layout) -> Layout | None:
     if not x.shape or x.shape[-1] != 2 or x.strides[-1] != 1:
         return None
-    if x.offset % 2 or any(s % 2 for s in x.strides[:-1]):
+    if x.offset % 2 or any(s % 2 and n != 1 for s, n in zip(x.strides[:-1], x.shape[:-1], strict=True)):
         return None
     return Layout(x.shape[:-1], tuple(s // 2 for s in x.strides[:-1]), x.offset // 2)
 

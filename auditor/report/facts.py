@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from auditor.document import Document, Finding, Refused, SourceInfo, Suppressed
+from auditor.document import Document, Finding, Refused, SourceInfo
 from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, size, speedup
 
 EDGES = {
@@ -70,11 +70,6 @@ def refusals(document: Document) -> list[Refusal]:
         groups.setdefault((refused.rule, refused.reason), []).append(refused)
     merged = [Refusal(rule, reason, g[0].at, sum(r.count for r in g)) for (rule, reason), g in groups.items()]
     return sorted(merged, key=lambda r: (-r.count, r.rule, r.reason))
-
-
-def idle_suppressions(document: Document) -> list[Suppressed]:
-    """Suppressions that suppress nothing any more."""
-    return [s for s in document.suppressed if s.sites == 0]
 
 
 def title(document: Document) -> str:

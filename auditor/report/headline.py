@@ -125,4 +125,5 @@ def looked_at(document: Document) -> str:
     fused = f", {count(totals.already_fused_kernels)} already fused" if totals.already_fused_kernels else ""
     refused = sum(r.count for r in document.refused)
     tail = f"; {plural(refused, 'site')} matched and {'was' if refused == 1 else 'were'} refused" if refused else ""
-    return f"Looked at {looked}{fused}; no rule found kernels that should be one{tail}."
+    chosen = "" if not (document.run.select or document.run.ignore) else " among the chosen ones"
+    return f"Looked at {looked}{fused}; no rule{chosen} found kernels that should be one{tail}."

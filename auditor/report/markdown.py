@@ -110,10 +110,13 @@ def _refused(document: Document) -> str:
 
 
 def _suppressed(document: Document) -> str:
-    lines = [
-        f"- the suppression of {code(s.rule)} in {code(s.modules)} suppresses nothing: remove it"
-        for s in facts.idle_suppressions(document)
-    ]
+    lines = []
+    for s in document.suppressed:
+        what, why = f"{code(s.rule)} in {code(s.modules)}", code(s.reason)
+        if s.sites:
+            lines.append(f"- {what} is suppressed, {plural(s.sites, 'site')}: {why}")
+        else:
+            lines.append(f"- the suppression of {what} suppresses nothing: remove it ({why})")
     return "\n".join(lines)
 
 

@@ -48,7 +48,11 @@ def split(document: Document, graph: OpGraph | None) -> Waterfall | None:
     parts = [Part(name if step else "kernel time", "whole", whole), *_float(middle)]
     if step and totals.saving.step_us:
         parts.append(Part(f"{name} once fused, likely", "after", max(step - _time(totals.saving.step_us), 0.0)))
-    return Waterfall(tuple(parts), max(p.start_us + (p.us or 0.0) for p in parts), _remarks(step, device, fusible))
+    return Waterfall(
+        tuple(parts),
+        max(p.start_us + (p.us or 0.0) for p in parts),
+        _remarks(step, device, fusible, serial=document.run.device.kind == "cpu"),
+    )
 
 
 def _memory(memory: float, fusible: float | None) -> list[tuple[str, str, float | None]]:
@@ -68,12 +72,16 @@ def _float(parts: list[tuple[str, str, float | None]]) -> list[Part]:
     return placed
 
 
-def _remarks(step: float, device: float, fusible: float | None) -> tuple[str, ...]:
+def _remarks(step: float, device: float, fusible: float | None, *, serial: bool) -> tuple[str, ...]:
     remarks = []
     if not step:
         remarks.append("The time of a step is not known: idle time can't be shown.")
     elif device > 1.005 * step:
-        remarks.append("Kernels overlap: their times add up to more than the step.")
+        remarks.append(
+            "Kernel times were taken under the profiler; together they are longer than the step without it."
+            if serial
+            else "Kernels overlap: their times add up to more than the step."
+        )
     if fusible is None:
         remarks.append(
             "How much of the memory-bound time lies in findings is not known: "

@@ -30,6 +30,6 @@ class RunRow(Base):
     unfused_kernels: Mapped[int] = mapped_column(Integer)
     avoidable_kernels: Mapped[int] = mapped_column(Integer)
     step_us: Mapped[float] = mapped_column(Float)
-    likely_us: Mapped[float] = mapped_column(Float)
+    step_saving_us: Mapped[float] = mapped_column(Float)
     artefacts: Mapped[list[str]] = mapped_column(JSON)  # names of the Parquet tables
     document: Mapped[str] = mapped_column(Text, deferred=True)  # the audit document as JSON

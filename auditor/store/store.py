@@ -47,7 +47,7 @@ class RunSummary:
     unfused_kernels: int
     avoidable_kernels: int
     step_us: float
-    likely_us: float
+    step_saving_us: float
 
 
 @dataclass
@@ -209,7 +209,7 @@ def _row(document: Document, tables: list[str]) -> RunRow:
         id=run.id, name=run.name[:255], source=run.source, created=run.created, script=run.script,
         device=run.device.name[:255], exit_code=run.exit_code, findings=len(document.findings),
         kernels=totals.kernels, unfused_kernels=totals.unfused_kernels, avoidable_kernels=totals.avoidable_kernels,
-        step_us=totals.step_us, likely_us=totals.saving.likely_us, artefacts=tables,
+        step_us=totals.step_us, step_saving_us=totals.saving.step_us, artefacts=tables,
         document=msgspec.json.encode(document).decode(),
     )  # fmt: skip
 

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from auditor.engine.match import find_matches
 from auditor.engine.pattern import Call, Pattern, Rest, Result, Variable, Wildcard, compile_patterns
 from auditor.errors import AuditError
+from auditor.graph.canonical import Canonical
 from auditor.graph.normal import ConstantVariable
+from auditor.graph.ssa import parse
 
 
 def compiled(text: str, *outputs: str) -> list[Pattern]:
@@ -139,3 +142,24 @@ def test_mistakes(text: str, message: str) -> None:
         compiled(text)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "graph"),
+    [
+        ("s = aten.sigmoid(x)\ny = aten.mul(x, s)", "s = aten.sigmoid(x)\ny = aten.mul(x, s)"),
+        ("y = aten.mul(aten.sigmoid(x), x)", "s = aten.sigmoid(x)\ny = aten.mul(x, s)"),
+        ("r = aten.sqrt(x)\ny = aten.div(z, r)", "r = aten.sqrt(x)\ny = aten.div(z, r)"),
+        ("y = aten.mul(z, aten.reciprocal(aten.sqrt(x)))", "y = aten.div(z, aten.sqrt(x))"),
+        ("y = aten.exp(aten.mul(x, x))", "y = aten.exp(aten.pow(x, 2))"),
+        ("y = aten.mul(x, aten.sigmoid(aten.mul(x, c_k)))", "y = aten.mul(x, aten.sigmoid(aten.mul(x, 1.702)))"),
+    ],
+)
+def test_a_pattern_in_recorded_ops_is_made_canonical_like_the_graph(pattern: str, graph: str) -> None:
+    # GIVEN a pattern written as the ops were recorded
+    [compiled] = compile_patterns(pattern, (), "here")
+    # WHEN it is laid over a graph of those ops, which has a shorter canonical form
+    recorded = Canonical(parse("x: f32[8, 64]\nz: f32[8, 64]\n" + graph))
+    # THEN it covers all of them
+    [match] = find_matches(recorded, compiled)
+    assert sum(1 for _ in match.op_indices()) == len(recorded.graph.ops)

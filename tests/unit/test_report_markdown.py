@@ -74,7 +74,8 @@ LLAMA = """\
 
 </details>
 
-- the suppression of `FUS601` in `*.cross_attn` suppresses nothing: remove it
+- `FUS101` in `model.embed*` is suppressed, 3 sites: `tiny`
+- the suppression of `FUS601` in `*.cross_attn` suppresses nothing: remove it (`kept for export`)
 
 > `4 of 1,204 ops have no source line.`
 """

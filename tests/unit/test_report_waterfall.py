@@ -7,7 +7,7 @@ import math
 import pytest
 from report_factory import clean, llama, rms_finding, rms_graph
 
-from auditor.document import Document, Site, Totals, TotalSaving
+from auditor.document import DeviceInfo, Document, Run, Site, Totals, TotalSaving
 from auditor.report.waterfall import draw, split
 
 
@@ -58,11 +58,16 @@ def test_without_a_step_there_is_no_idle_time():
 
 
 def test_overlapping_kernels_are_said_and_stay_in_the_drawing():
-    document = Document(totals=Totals(step_us=100.0, device_us=150.0, memory_bound_us=150.0))
+    gpu = Run(device=DeviceInfo(kind="cuda"))
+    document = Document(run=gpu, totals=Totals(step_us=100.0, device_us=150.0, memory_bound_us=150.0))
     waterfall = split(document, None)
     assert waterfall is not None
     assert waterfall.whole_us == 150.0
     assert waterfall.remarks == ("Kernels overlap: their times add up to more than the step.",)
+    # ON a CPU ops don't overlap: the profiler made them longer
+    on_cpu = split(Document(totals=document.totals), None)
+    assert on_cpu is not None
+    assert "under the profiler" in on_cpu.remarks[0]
 
 
 def test_findings_never_exceed_the_memory_bound_time():

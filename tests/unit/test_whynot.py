@@ -43,14 +43,20 @@ def test_found() -> None:
     ]
 
 
-def test_another_rule_took_it_and_what_both_save() -> None:
+def test_another_rule_took_it_and_why() -> None:
     added = NORM.replace("    var =", "    r: f32[64, 256]\n    x = aten.add(x0, r)\n    var =").replace(
         "x: ", "x0: ", 1
     )
+    # THEN a rule that yields says so
     [_, line] = lines(added, "FUS201")
-    assert "matched, but FUS202 unfused-add-rms-norm took aten.pow (op 1): it saves " in line
-    ours, theirs = (int(n.replace(",", "")) for n in (line.split("saves ")[1].split()[0], line.split("this ")[1]))
-    assert ours > theirs > 0
+    assert line.endswith("FUS202 unfused-add-rms-norm took aten.pow (op 1): FUS201 leaves such kernels to FUS202")
+    # AND between equals the bytes decide
+    gate = (
+        'module("m", "M")\ng: f32[64]\nu: f32[64]\nw: f32[64]\na = aten.silu(g)\nh = aten.mul(a, u)\nt = aten.mul(h, w)'
+    )
+    gated = next(rule for rule in rules() if rule.id == "FUS206")
+    assert "FUS101 takes only what no other rule claims" in lines(gate, "FUS101", "m")[1]
+    assert gated.id in lines(gate, "FUS101", "m")[1]
 
 
 def test_refused_with_reason_op_and_source() -> None:
@@ -72,8 +78,8 @@ def test_a_suppressed_site_says_for_what_reason() -> None:
 
 def test_a_suppressed_site_keeps_its_kernels_from_other_rules() -> None:
     [_, line] = lines(NORM, "FUS101", suppress=SUPPRESS)
-    assert line.startswith("  matched, but FUS201 unfused-rms-norm took aten.pow (op 0): it saves ")
-    assert line.endswith(", suppressed: frozen")
+    assert line.startswith("  matched, but FUS201 unfused-rms-norm took aten.pow (op 0): FUS101 takes ")
+    assert line.endswith("only what no other rule claims, suppressed: frozen")
 
 
 @pytest.mark.parametrize("settings", [{"ignore": ["FUS201"]}, {"select": ["FUS1"]}, {"ignore": ["unfused-rms-norm"]}])
@@ -152,7 +158,7 @@ def test_many_places_are_cut() -> None:
     "at",
     [
         "model.norm", "model", "Norm", "model.*", "*.norm", "model.py:12", "me/model.py:12", "/home/me/model.py:12",
-        "me\\model.py:12",
+        "me\\model.py:12", "12",
     ],
 )  # fmt: skip
 def test_ways_to_name_a_place(at: str) -> None:
@@ -162,10 +168,10 @@ def test_ways_to_name_a_place(at: str) -> None:
 @pytest.mark.parametrize(
     ("at", "message"),
     [
-        ("mode", "no op was recorded at 'mode'; modules: model.norm"),
+        ("mode", "no op was recorded at 'mode'; give a module, its class, or file.py:LINE; modules: model.norm"),
         ("model.nor", "modules: model.norm"),
         ("odel.py:12", "lines with ops: /home/me/model.py:12"),
-        ("model.py:13", "no op was recorded at 'model.py:13'; lines with ops: /home/me/model.py:12"),
+        ("model.py:13", "file.py:LINE; lines with ops: /home/me/model.py:12"),
         ("", "modules: model.norm"),
     ],
 )

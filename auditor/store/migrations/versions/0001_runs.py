@@ -26,7 +26,7 @@ def upgrade() -> None:
         sa.Column("unfused_kernels", sa.Integer, nullable=False),
         sa.Column("avoidable_kernels", sa.Integer, nullable=False),
         sa.Column("step_us", sa.Float, nullable=False),
-        sa.Column("likely_us", sa.Float, nullable=False),
+        sa.Column("step_saving_us", sa.Float, nullable=False),
         sa.Column("artefacts", sa.JSON, nullable=False),
         sa.Column("document", sa.Text, nullable=False),
     )
