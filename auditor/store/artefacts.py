@@ -65,8 +65,13 @@ class Artefacts:
 
         path = f"{self._folder(run)}/{name}.parquet"
         try:
-            with self._fs.open(path, "rb") as file:
-                return pyarrow.parquet.read_table(file)
+            # Not ``read_table``: it reads on pyarrow's own threads, and one that still lets go of ``file`` when
+            # the interpreter ends takes the whole process down (C++ "terminate called", exit code 134).
+            with (
+                self._fs.open(path, "rb") as file,
+                pyarrow.parquet.ParquetFile(file, pre_buffer=False) as parquet,
+            ):
+                return parquet.read(use_threads=False)
         except FileNotFoundError:
             raise AuditError(f"{path}: the table {name!r} of run {run} is missing; record the run again") from None
         except (pyarrow.ArrowException, OSError) as error:

@@ -187,3 +187,27 @@ def test_a_disk_without_space_is_one_sentence_and_keeps_what_was_there(tmp_path:
     with Store.open(place) as store:
         assert [run.name for run in store.list_runs()] == ["whole-0"]
         assert len(os.listdir(store.location.artefacts)) == 1
+
+
+READER = """
+import sys
+from auditor.store import Store
+
+with Store.open(sys.argv[1], create=False) as store:
+    tables = store.load("latest").tables
+sys.exit(len(tables))
+"""
+
+
+def test_a_reader_that_ends_at_once_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+    # GIVEN a stored run
+    place = tmp_path / "store"
+    writer(place, "whole", count=1).communicate("\n", timeout=60)
+
+    # WHEN its tables are read just before the interpreter ends, several times
+    done = [
+        subprocess.run([sys.executable, "-c", READER, str(place)], capture_output=True, text=True) for _ in range(8)
+    ]
+
+    # THEN no thread of a library is left that would abort the process (two of three runs, where there was one)
+    assert [(process.returncode, process.stderr) for process in done] == [(2, "")] * 8
