@@ -24,17 +24,16 @@ from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from auditor.collect import uncaught
 from auditor.collect.recording import OwnProfiler, Recording
 
 if TYPE_CHECKING:
     from auditor.collect.recorder import Recorder
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Config(msgspec.Struct, kw_only=True):
@@ -123,11 +122,12 @@ def run(config: Config) -> int:
         exec(code, main.__dict__)
         exit_code = 0
     except SystemExit as stop:
-        exit_code = _exit_code(stop)
+        exit_code = uncaught.exit_code(stop)
     except BaseException as raised:
         error, exit_code = raised, 130 if isinstance(raised, KeyboardInterrupt) else 1
-        if type(raised).__name__ != "ScriptProfiles":
-            _show(raised)
+    if error is not None and type(error).__name__ != "ScriptProfiles":
+        chosen = uncaught.show(error)
+        exit_code = exit_code if chosen is None else chosen
     _join_threads()
     if os.getpid() == session.pid:
         session.finish(exit_code, error)
@@ -166,41 +166,11 @@ def _take_place(config: Config, main: ModuleType) -> None:
     sys.modules["__main__"] = main
 
 
-def _exit_code(stop: SystemExit) -> int:
-    if stop.code is None:
-        return 0
-    if isinstance(stop.code, int):
-        return stop.code
-    print(stop.code, file=sys.stderr)
-    return 1
-
-
 def _join_threads() -> None:
     """Threads that the script left running may still call its model; the interpreter would wait for them too."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
-
-
-def _show(error: BaseException) -> None:
-    """Print the script's traceback, through its own hook if it set one, without this package's frames."""
-    chained: BaseException | None = error
-    while chained is not None:
-        chained.__traceback__ = _without_ours(chained.__traceback__)
-        chained = chained.__cause__ or chained.__context__
-    sys.excepthook(type(error), error, error.__traceback__)
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    frames: list[TracebackType] = []
-    while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            frames.append(trace)
-        trace = trace.tb_next
-    kept: TracebackType | None = None
-    for frame in reversed(frames):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-    return kept
 
 
 def main(argv: list[str]) -> int:

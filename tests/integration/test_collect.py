@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -235,3 +237,51 @@ def test_a_folder_is_no_script(tmp_path: Path) -> None:
 def test_senseless_numbers(tmp_path: Path, steps: int, warmup: int) -> None:
     with pytest.raises(AuditError, match=r"--(steps|warmup)"):
         record_script(SCRIPTS / "loop.py", [], steps=steps, warmup=warmup, folder=tmp_path / "rec")
+
+
+CALLS = """\
+import sys
+import torch
+from torch import nn
+class Net(nn.Linear):
+    pass
+model = Net(4, 4)
+with torch.no_grad():
+    for _ in range(4):
+        model(torch.randn(2, 4))
+"""
+"""A script that can be recorded; tests append its end."""
+
+
+def python_stderr(script: Path, *args: str) -> tuple[int, str]:
+    """Exit code and stderr of the script without us."""
+    done = subprocess.run([sys.executable, script, *args], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("try:\n    raise ValueError('x')\nexcept ValueError as e:\n    raise e from e", id="own cause"),
+        pytest.param("a, b = ValueError('a'), KeyError('b')\na.__cause__, b.__cause__ = b, a\nraise a", id="cycle"),
+        pytest.param("raise ExceptionGroup('g', [ValueError('x')])", id="group"),
+        pytest.param("def hook(*_):\n    raise KeyError('hook')\nsys.excepthook = hook\n1 / 0", id="failing hook"),
+        pytest.param("sys.excepthook = lambda *_: sys.exit(5)\n1 / 0", id="hook that exits"),
+        pytest.param("sys.excepthook = None\n1 / 0", id="hook that is none"),
+        pytest.param("del sys.excepthook\n1 / 0", id="no hook"),
+    ],
+)
+def test_an_uncaught_exception_is_shown_as_python_shows_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], end: str
+) -> None:
+    # GIVEN
+    script = write(tmp_path, CALLS + end)
+    code, err = python_stderr(script)
+
+    # WHEN
+    recording = record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    # THEN
+    assert capfd.readouterr().err == err
+    assert recording.exit_code == code != 0
+    check_complete(tmp_path, recording)
