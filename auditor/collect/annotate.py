@@ -7,6 +7,8 @@ They are record functions, so they appear in the Kineto trace and in the executi
     fa.source|<line>|<function>|<file>         around one call of torch from the user's code
     fa.outputs                                 reads every tensor that the step gives back
     fa.end                                     the step may have ended here
+
+Names between the bars are escaped as in :mod:`auditor.collect.names`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Any
 import torch
 from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
+
+from auditor.collect.names import encoded
 
 _range = torch._C._profiler._RecordFunctionFast
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -70,7 +74,7 @@ class ModuleAnnotations:
     def learn(self, root: torch.nn.Module) -> None:
         """Paths of the modules below ``root``."""
         for path, module in root.named_modules():
-            self._names[id(module)] = f"fa.module|{type(module).__name__}|{path}"
+            self._names[id(module)] = f"fa.module|{encoded(type(module).__name__)}|{encoded(path)}"
 
     def install(self) -> None:
         if not self._handles:
@@ -90,7 +94,7 @@ class ModuleAnnotations:
 
     def enter(self, module: torch.nn.Module) -> None:
         """Open the annotation of ``module`` on this thread."""
-        name = self._names.get(id(module)) or f"fa.module|{type(module).__name__}|"
+        name = self._names.get(id(module)) or f"fa.module|{encoded(type(module).__name__)}|"
         opened = _range(name)
         opened.__enter__()
         self._stack().append((module, opened))
@@ -146,7 +150,7 @@ class SourceLines(TorchFunctionMode):
         if frame is None:
             return func(*args, **(kwargs or {}))
         code = frame.f_code
-        with _range(f"fa.source|{frame.f_lineno}|{code.co_name}|{code.co_filename}"):
+        with _range(f"fa.source|{frame.f_lineno}|{encoded(code.co_name)}|{encoded(code.co_filename)}"):
             return func(*args, **(kwargs or {}))
 
     def _caller(self, frame: FrameType | None) -> FrameType | None:

@@ -17,17 +17,18 @@ if __name__ == "__main__":  # run by path: this folder must not shadow the scrip
 import atexit
 import builtins
 import importlib.util
+import json
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
-
-import msgspec
+from typing import TYPE_CHECKING, NoReturn
 
 from auditor.collect import uncaught
 from auditor.collect.recording import OwnProfiler, Recording
@@ -35,9 +36,12 @@ from auditor.collect.recording import OwnProfiler, Recording
 if TYPE_CHECKING:
     from auditor.collect.recorder import Recorder
 
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-class Config(msgspec.Struct, kw_only=True):
-    """What the parent process asks for."""
+
+@dataclass(kw_only=True)
+class Config:
+    """What the parent process asks for. Names and arguments may hold undecodable bytes, as ``\\udcXX``."""
 
     script: str
     args: list[str]
@@ -45,6 +49,17 @@ class Config(msgspec.Struct, kw_only=True):
     steps: int
     warmup: int
     stop: bool
+    parent: int
+    """Its process id."""
+
+    def save(self, path: Path) -> None:
+        """Write ``path``, in ASCII: the JSON of :mod:`msgspec` has no place for undecodable bytes."""
+        path.write_text(json.dumps(asdict(self)), encoding="ascii")
+
+    @classmethod
+    def load(cls, path: Path) -> Config:
+        """What :meth:`save` wrote."""
+        return cls(**json.loads(path.read_text(encoding="ascii")))
 
 
 class Session:
@@ -73,7 +88,8 @@ class Session:
         recording.exit_code = exit_code
         if error is not None:
             recording.error = traceback.format_exception_only(error)[-1].strip()
-            recording.out_of_memory = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
+            ran = error.__traceback__ is not None  # a script that is too deep to compile is a MemoryError as well
+            recording.out_of_memory = ran and type(error).__name__ in ("OutOfMemoryError", "MemoryError")
         recording.save(Path(self.config.folder))
 
     def profiler_is_left(self) -> bool:
@@ -157,6 +173,7 @@ def _load(script: str) -> tuple[ModuleType, CodeType]:
     main.__spec__ = None
     main.__dict__["__builtins__"] = builtins
     main.__dict__["__cached__"] = None
+    main.__annotations__ = {}
     return main, compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
 
@@ -174,8 +191,19 @@ def _join_threads() -> None:
 
 
 def main(argv: list[str]) -> int:
-    config: Any = msgspec.json.decode(Path(argv[1]).read_bytes(), type=Config)
+    config = Config.load(Path(argv[1]))
+    _end_with(config.parent)
     return run(config)
+
+
+def _end_with(parent: int) -> None:
+    """When the parent is killed nobody else could end the script (Linux only; SIGTERM, so that it may tidy up)."""
+    with suppress(Exception):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:  # it was killed before we asked
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

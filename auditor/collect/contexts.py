@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from auditor.collect.dispatched import is_composite, namespace
 from auditor.collect.execution_trace import ExecutionTrace, Node
+from auditor.collect.names import decoded
 from auditor.graph.model import Phase, Source
 
 BACKWARD = "autograd::engine::evaluate_function: "
@@ -99,11 +100,12 @@ def _annotated(name: str, around: Context) -> Context:
         return replace(around, outside=True)
     if kind == "fa.module":
         class_, _, path = rest.partition("|")
-        return replace(around, module=path, module_class=class_, source=None)
+        return replace(around, module=decoded(path), module_class=decoded(class_), source=None)
     if kind == "fa.source":
         line, _, rest = rest.partition("|")
         function, _, file = rest.partition("|")
-        return replace(around, source=Source(file, int(line) if line.isdigit() else 0, function))
+        place = Source(decoded(file), int(line) if line.isdigit() else 0, decoded(function))
+        return replace(around, source=place)
     return around
 
 

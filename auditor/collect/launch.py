@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import msgspec
+from types import FrameType
+from typing import NoReturn
 
 from auditor.collect import child
-from auditor.collect.recording import FILE, Recording, load
+from auditor.collect.recording import FILE, STOPPED_EARLY, Recording, load
 from auditor.errors import AuditError, ScriptFailed
 
 _POLL_S = 0.2
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def record_script(
-    script: Path, args: list[str], *, steps: int = 5, warmup: int = 1, folder: Path,
+    script: Path | str, args: list[str], *, steps: int = 5, warmup: int = 1, folder: Path,
     stop: bool = False, on_progress: Callable[[str], None] | None = None,
 ) -> Recording:  # fmt: skip
     """Run ``script`` with ``args`` and record it into ``folder`` (made if missing).
+
+    A ``script`` given as text is the script's ``sys.argv[0]`` to the letter (``./x.py``).
+    On SIGTERM or SIGHUP the script gets the signal too, and :class:`SystemExit` is raised.
 
     ``steps`` timing and bare steps are wanted, after ``warmup`` steps. ``stop`` ends the script once they
     are recorded. Raises :class:`ScriptFailed` when the script failed before a step was recorded, and
@@ -35,12 +41,14 @@ def record_script(
         raise AuditError(f"--steps {steps}: at least one step must be recorded.")
     if warmup < 0:
         raise AuditError(f"--warmup {warmup}: it cannot be negative.")
+    typed, script = str(script), Path(script)
     _check(script)
     folder.mkdir(parents=True, exist_ok=True)
     for left in (*folder.glob("timing-*.kineto.json"), *folder.glob("graph.*.json"), folder / FILE):
         left.unlink(missing_ok=True)
     config = child.Config(
-        script=str(script), args=args, folder=str(folder.resolve()), steps=steps, warmup=warmup, stop=stop
+        script=typed, args=args, folder=str(folder.resolve()), steps=steps, warmup=warmup, stop=stop,
+        parent=os.getpid(),
     )  # fmt: skip
     return _judge(script, folder, _run(config, folder, on_progress or _say_nothing))
 
@@ -63,22 +71,57 @@ def _check(script: Path) -> None:
             compile(source, str(script), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise AuditError(f"{script}:{error.lineno or 1}: not a Python script: {error.msg}.") from error
+    except (MemoryError, RecursionError, OverflowError):
+        return  # nested too deep for this process: the script's own process has the last word
     except (ValueError, UnicodeDecodeError) as error:
         raise AuditError(f"{script}: not a Python script: {error}.") from error
 
 
 def _run(config: child.Config, folder: Path, on_progress: Callable[[str], None]) -> int:
     """Run the child until it ends; its return code (negative: the signal that killed it)."""
-    with tempfile.TemporaryDirectory(prefix="fusion-audit-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fusion-audit-") as scratch, _raising_signals():
         path = Path(scratch) / "config.json"
-        path.write_bytes(msgspec.json.encode(config))
+        config.save(path)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         process = subprocess.Popen([sys.executable, *flags, child.__file__, str(path)])
         try:
             return _wait(process, folder, on_progress)
+        except Stopped as stopped:
+            process.send_signal(stopped.number)
+            _end(process)
+            raise
         except BaseException:
             _end(process)
             raise
+
+
+class Stopped(SystemExit):
+    """The signal ``number`` asked this process to end; exit code as shells count."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextlib.contextmanager
+def _raising_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise :class:`Stopped` once, so that the script and scratch folders do not stay behind."""
+    ours: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        for one in ours:
+            signal.signal(one, signal.SIG_IGN)
+        raise Stopped(number)
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python sets no handlers
+        ours += [one for one in _ENDING if signal.getsignal(one) is signal.SIG_DFL]  # nohup ignores SIGHUP
+    for one in ours:
+        signal.signal(one, stop)
+    try:
+        yield
+    finally:
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def _wait(process: subprocess.Popen[bytes], folder: Path, on_progress: Callable[[str], None]) -> int:
@@ -102,7 +145,7 @@ def _progress(folder: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ctrl-C reached the script as well: give it a moment to end by itself."""
+    """The signal (Ctrl-C too) reached the script as well: give it a moment to end by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
         return
@@ -149,6 +192,9 @@ def _nothing_recorded(script: Path, recording: Recording) -> None:
         if recording.out_of_memory:
             reason += " (out of memory: try a smaller batch)"
         raise ScriptFailed(f"{script}: the script failed before a step was recorded: {reason}", code or 1)
+    stopped = [note for note in recording.notes if note.startswith(STOPPED_EARLY)]
+    if stopped:
+        raise AuditError(f"{script}: steps ran, but none was recorded. {stopped[0]}")
     raise AuditError(
         f"{script}: the script ended without calling a torch.nn.Module; mark steps with auditor.step()."
     )  # fmt: skip

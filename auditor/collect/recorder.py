@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec
 
+import msgspec
 import torch
 
 from auditor.collect import device, forks, notes
@@ -16,7 +17,7 @@ from auditor.collect.annotate import read_outputs, tensors_in
 from auditor.collect.events import TorchEvents
 from auditor.collect.listener import CompiledFunction
 from auditor.collect.passes import AnyPass, BarePass, GraphPass, TimingPass, torch_version, warm_up
-from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO, OwnProfiler, Recording, Root, timing_file
+from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO, STOPPED_EARLY, OwnProfiler, Recording, Root, timing_file
 from auditor.collect.roots import RootNames
 from auditor.collect.schedule import Pass, Schedule
 from auditor.collect.signature import CallSignature, tensor_facts
@@ -270,7 +271,10 @@ class Recorder:
         self.recording.save(self.folder)
 
     def _give_up(self, error: Exception) -> None:
-        self._notes.append(f"Recording stopped early: {type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):  # e.g. an op's name with a quote in it
+            what = f"the profiler's files of step {self.recording.steps} are unreadable ({error})."
+        self._notes.append(f"{STOPPED_EARLY} {what}")
         self._leave()
 
     def cancel(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,8 @@ from auditor.errors import AuditError
 FILE = "recording.json"
 GRAPH_KINETO = "graph.kineto.json"
 GRAPH_ET = "graph.et.json"
+STOPPED_EARLY = "Recording stopped early:"
+"""How the note begins that says why recording ended before the script did."""
 
 StepKind = Literal["inference", "training", "marked"]
 
@@ -81,8 +83,25 @@ class Recording(msgspec.Struct, kw_only=True):
     def save(self, folder: Path) -> None:
         """Write ``recording.json`` at once or not at all."""
         scratch = folder / f".{FILE}.{os.getpid()}"
-        scratch.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1))
+        scratch.write_bytes(msgspec.json.format(self._encoded(), indent=1))
         os.replace(scratch, folder / FILE)
+
+    def _encoded(self) -> bytes:
+        try:
+            return msgspec.json.encode(self)
+        except UnicodeEncodeError:  # undecodable bytes of a name, or a surrogate in an error's text
+            return msgspec.json.encode(_printable(msgspec.to_builtins(self)))
+
+
+def _printable(value: Any) -> Any:
+    """``value`` with ``\\udcXX`` spelled out where a string holds half a surrogate pair, which no file can."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, list):
+        return [_printable(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _printable(one) for key, one in value.items()}
+    return value
 
 
 def load(folder: Path) -> Recording:

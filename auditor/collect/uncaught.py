@@ -67,8 +67,8 @@ def _trim(error: BaseException) -> None:
         seen.add(id(one))
         one.__traceback__ = _without_ours(one.__traceback__)
         pending += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            pending += one.exceptions
+        if type(one).__name__ in ("ExceptionGroup", "BaseExceptionGroup"):  # they are new in Python 3.11
+            pending += one.exceptions  # type: ignore[attr-defined]
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

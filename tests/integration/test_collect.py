@@ -8,10 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from auditor.collect.contexts import dispatched_nodes
+from auditor.collect.execution_trace import load_execution_trace
 from auditor.collect.launch import record_script
 from auditor.collect.recording import FILE, GRAPH_ET, GRAPH_KINETO, Recording, load, timing_file
 from auditor.errors import AuditError, ScriptFailed
@@ -285,3 +288,145 @@ def test_an_uncaught_exception_is_shown_as_python_shows_it(
     assert capfd.readouterr().err == err
     assert recording.exit_code == code != 0
     check_complete(tmp_path, recording)
+
+
+def places(folder: Path) -> set[tuple[str, str, str, str]]:
+    """Module class, path, function and file name of the recorded ops."""
+    found = set()
+    for _, context in dispatched_nodes(load_execution_trace(folder / GRAPH_ET)):
+        if context.source is not None:
+            file = os.path.basename(context.source.file)
+            found.add((context.module_class, context.module, context.source.function, file))
+    return found
+
+
+ODD = ['A"B', "A\\B", "A\nB", "A|B", "A%41\x01é"]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_names_that_json_would_have_to_escape(tmp_path: Path, odd: str) -> None:
+    # GIVEN the name as class, module, function and file
+    script = tmp_path / f"{odd.replace(chr(10), 'q')}.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\n"
+        f"ODD = {odd!r}\n"
+        "def forward(self, x):\n    return x * 2\n"
+        "forward.__code__ = forward.__code__.replace(co_name=ODD)\n"
+        "Inner = type(ODD, (nn.Module,), {'forward': forward})\n"
+        "model = nn.Sequential()\nmodel.add_module(ODD, Inner())\n"
+        "for _ in range(3):\n    model(torch.randn(2, 4))\n"
+    )
+
+    # WHEN
+    recording = record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    # THEN
+    assert places(tmp_path / "rec") >= {(odd, odd, odd, script.name)}
+    check_complete(tmp_path, recording)
+
+
+def test_a_step_whose_files_are_unreadable_is_not_a_script_without_a_model(tmp_path: Path) -> None:
+    # GIVEN a name that the profiler writes as it is
+    script = write(tmp_path, CALLS.replace("    model", "    with torch.profiler.record_function('a\"b'): model"))
+
+    with pytest.raises(AuditError, match="steps ran, but none was recorded. .* files of step .* are unreadable"):
+        record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+
+
+def test_bytes_that_are_no_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # GIVEN a script's name, an argument and an error that UTF-8 cannot hold
+    script = tmp_path / os.fsdecode(b"a\xffb.py")
+    script.write_text(CALLS + "print(ascii(sys.argv))\nraise ValueError('\\ud800')")
+    argv = [str(script), "\udcff"]
+
+    # WHEN
+    recording = record_script(script, argv[1:], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    # THEN
+    assert capfd.readouterr().out == ascii(argv) + "\n"
+    kept = load(tmp_path / "rec")
+    assert kept.script == [f"{tmp_path}/a\\udcffb.py", "\\udcff"]
+    assert (kept.exit_code, kept.error) == (1, "ValueError: \\ud800")
+    assert recording.has_graph
+    assert {file for _, _, _, file in places(tmp_path / "rec")} == {"a\\udcffb.py"}
+
+
+def test_a_script_that_is_nested_too_deep(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = write(tmp_path, "x=" + "-" * 200_000 + "1")
+
+    with pytest.raises(ScriptFailed, match=r"before a step was recorded: (MemoryError|RecursionError)[^(]*$"):
+        record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    assert "auditor" not in capfd.readouterr().err
+
+
+def test_argv_as_typed_and_annotations_of_main(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN
+    write(tmp_path, "import sys\nprint(sys.argv, __annotations__)\nx: int = 1\nprint(__annotations__)")
+    monkeypatch.chdir(tmp_path)
+
+    # WHEN
+    with pytest.raises(AuditError, match="without calling"):
+        record_script("./script.py", ["a"], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    # THEN
+    assert capfd.readouterr().out == "['./script.py', 'a'] {}\n{'x': <class 'int'>}\n"
+
+
+STOPPABLE = """\
+import os, signal, sys, time
+def tell(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, tell)
+signal.signal(signal.SIGHUP, tell)
+print(os.getpid(), flush=True)
+time.sleep(100)
+"""
+
+PARENT = """\
+import sys
+from pathlib import Path
+from auditor.collect.launch import record_script
+record_script(Path(sys.argv[1]), [], steps=1, warmup=1, folder=Path(sys.argv[2]))
+"""
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends within some seconds; one that nobody waits for counts as ended."""
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and Linux's death signal")
+@pytest.mark.parametrize(
+    ("sent", "code", "told"), [("SIGTERM", 143, "SIGTERM"), ("SIGHUP", 129, "SIGHUP"), ("SIGKILL", -9, "SIGTERM")]
+)
+def test_the_script_ends_with_its_parent(tmp_path: Path, sent: str, code: int, told: str) -> None:
+    # GIVEN a running script
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, write(tmp_path, STOPPABLE), tmp_path / "rec"],
+        stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(scratch)},
+    )  # fmt: skip
+    assert parent.stdout is not None
+    with parent:
+        pid = int(parent.stdout.readline())
+
+        # WHEN
+        parent.send_signal(getattr(signal, sent))
+
+        # THEN
+        assert parent.wait(30) == code
+        assert gone(pid)
+        assert parent.stdout.read() == f"got {told}\n"
+    assert sent == "SIGKILL" or list(scratch.iterdir()) == []
