@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from statistics import median
 
@@ -50,15 +51,30 @@ def graph_from_trace(path: Path, execution_trace: Path | None = None) -> OpGraph
     """Op graph of a trace that something else recorded; edges are inferred where there is no execution trace.
 
     Raises:
-        AuditError: a file cannot be used, or the two are not of the same step.
+        AuditError: a file cannot be used, holds nothing to audit, or the two are not of the same step.
     """
     trace = load_trace(path)
+    if not trace.cpu_ops and not trace.kernels:
+        raise AuditError(f"{path}: holds no ops and no kernels; was it recorded with torch.profiler, around a step?")
     if execution_trace is not None:
         graph = observed_graph(trace, load_execution_trace(execution_trace))
     else:
         graph = inferred_graph(trace)
     _set_steps(graph, trace)
+    _note_nothing_launched(graph, trace)
     return graph
+
+
+def _note_nothing_launched(graph: OpGraph, trace: Trace) -> None:
+    """Say why a trace that has ops has no kernels: without it "0 kernels" reads like a result."""
+    if trace.kernels or any(op.kernels for op in graph.ops):
+        return
+    names = Counter(event.name for event in trace.cpu_ops)
+    listed = ", ".join(f"{count}× {name}" for name, count in names.most_common(5))
+    graph.coverage.notes.append(
+        f"The trace holds no kernel and no op that computes (only {listed}): there is nothing to audit in it; "
+        "record a whole step, with ProfilerActivity.CUDA for a GPU's kernels."
+    )
 
 
 def _set_steps(graph: OpGraph, trace: Trace) -> None:

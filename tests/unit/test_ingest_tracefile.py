@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from auditor.collect.execution_trace import load_execution_trace
+from auditor.collect.ingest import graph_from_trace
 from auditor.collect.kineto import decode_launch, load_trace
 from auditor.collect.tracefile import read_trace_bytes
 from auditor.errors import AuditError
@@ -132,3 +133,24 @@ def test_a_gzip_bomb_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
 
     with pytest.raises(AuditError, match="unpacks to more than 20 MiB"):
         read_trace_bytes(path, max_bytes=20 << 20)
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"traceEvents": []}', trace_bytes({"ph": "M", "name": "process_name"})])
+def test_a_trace_without_ops_and_kernels_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+
+    with pytest.raises(AuditError, match=r"trace.json: holds no ops and no kernels; was it recorded with torch.prof"):
+        graph_from_trace(path)
+
+
+@pytest.mark.parametrize(("name", "noted"), [("aten::empty", True), ("aten::add", False)])
+def test_a_trace_whose_ops_launch_nothing_says_so(tmp_path: Path, name: str, noted: bool) -> None:
+    # GIVEN a trace of a CPU with two equal ops WHEN it is read THEN only ops that compute count as kernels
+    event = {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "dur": 1.0, "args": {}}
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace_bytes({**event, "ts": 1.0}, {**event, "ts": 3.0}))
+
+    notes = [note for note in graph_from_trace(path).coverage.notes if "nothing to audit" in note]
+
+    assert [f"(only 2× {name})" in note for note in notes] == [True] * noted
