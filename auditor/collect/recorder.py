@@ -229,6 +229,9 @@ class Recorder:
     # --- steps (collect.steps.Handler) -----------------------------------------------------------------
 
     def begin(self, first: CallSignature | None) -> None:
+        if not self._running:  # recording ended with the step before: nobody would end another pass
+            self._kind = None
+            return
         self._kind = self._schedule.begin(first)
         self._forget_if_asked()
         try:

@@ -329,7 +329,7 @@ def test_a_step_whose_files_are_unreadable_is_not_a_script_without_a_model(tmp_p
     # GIVEN a name that the profiler writes as it is
     script = write(tmp_path, CALLS.replace("    model", "    with torch.profiler.record_function('a\"b'): model"))
 
-    with pytest.raises(AuditError, match="steps ran, but none was recorded. .* files of step .* are unreadable"):
+    with pytest.raises(AuditError, match=r"steps ran, but none was recorded. .* files of step .* are unreadable"):
         record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
 
 
