@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from auditor.cli import options
-from auditor.cli.output import check_output, emit, remark
+from auditor.cli.output import as_text, check_output, emit, remark
 from auditor.cli.parser import Command
 
 
@@ -39,7 +39,7 @@ class ImportCommand(Command):
             remark(f"reading {args.trace}")
             audit = audit_trace(
                 args.trace, args.execution_trace, rules=rules, device=device, config=config,
-                name=run_name(config, args.trace),
+                name=as_text(run_name(config, args.trace)),
             )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
         emit(audit.document, audit.graph, args.format, args.output)

@@ -62,19 +62,34 @@ def settings(args: argparse.Namespace) -> Config:
     """The project's settings with the options on top."""
     from auditor.config import load_config, override
 
-    return override(
+    config = override(
         load_config(),
         name=getattr(args, "name", None),
         select=getattr(args, "select", ()),
         ignore=getattr(args, "ignore", ()),
         rules=getattr(args, "rules", ()),
     )
+    if config.name:
+        _check_name(config.name)
+    return config
 
 
 def described_device(args: argparse.Namespace) -> Device | None:
     from auditor.devices.describe import load_device
 
     return load_device(args.device) if args.device else None
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that could not be used to find the run again."""
+    from auditor.errors import AuditError
+    from auditor.store.ids import is_id
+
+    if name == "latest" or is_id(name):
+        meaning = "the newest run" if name == "latest" else "a run's id"
+        raise AuditError(f"{name!r} can't name a run: it means {meaning}; choose another name")
+    if not name.isprintable():  # control characters, and bytes that are not UTF-8
+        raise AuditError(f"{name!r} can't name a run: it holds characters that can't be shown; choose another name")
 
 
 def _whole(text: str) -> int:

@@ -20,9 +20,23 @@ if TYPE_CHECKING:
     from auditor.report import Format
 
 
+def visible(text: str) -> str:
+    """``text`` on one line that can't steer the terminal: names and paths are the work of others."""
+    if text.isascii() and text.isprintable():
+        return text
+    from auditor.report.format import safe
+
+    return safe(text)
+
+
+def as_text(name: str) -> str:
+    """A file's name as text that can be stored: ``?`` for each byte that isn't UTF-8."""
+    return name.encode("utf-8", errors="replace").decode("utf-8")
+
+
 def remark(message: str) -> None:
     """A line for the person at the terminal; never part of a report."""
-    print(f"fusion-audit: {message}", file=sys.stderr, flush=True)
+    print(f"fusion-audit: {visible(message)}", file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -41,7 +41,9 @@ class Parser(argparse.ArgumentParser):
     """Argparse in this program's manner of speaking: ``error: …`` in one line, exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see: {self.prog} --help\n")
+        from auditor.cli.output import visible
+
+        self.exit(2, f"error: {visible(message)}; see: {self.prog} --help\n")
 
 
 def parse(argv: list[str]) -> tuple[Command, argparse.Namespace]:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from auditor.cli import options
-from auditor.cli.output import Progress, check_output, emit, remark, script_output_on_stderr
+from auditor.cli.output import Progress, as_text, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
 
 
@@ -56,8 +56,8 @@ class RunCommand(Command):
                 )  # fmt: skip
             remark("reading what was recorded")
             audit = audit_recording(
-                folder, recording, rules=rules, device=device, config=config, name=run_name(config, args.script),
-                on_progress=Progress(),
+                folder, recording, rules=rules, device=device, config=config,
+                name=as_text(run_name(config, args.script)), on_progress=Progress(),
             )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
         emit(audit.document, audit.graph, args.format, args.output)

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from auditor.cli import options
-from auditor.cli.output import remark
+from auditor.cli.output import remark, visible
 from auditor.cli.parser import Command
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def _line(run: RunSummary) -> tuple[str, ...]:
     failed = f" (exit {run.exit_code})" if run.exit_code else ""
     return (
         run.id,
-        run.name + failed,
+        visible(run.name) + failed,
         created,
         run.source,
-        run.device or "-",
+        visible(run.device) or "-",
         *map(str, counts),
         _ms(run.step_us),
         _ms(run.step_saving_us),

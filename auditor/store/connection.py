@@ -25,7 +25,7 @@ def connect(location: Location) -> Engine:
     # mode=rw: a reader must not make an empty store, the store creates the file itself. A store in a read-only
     # place (a mounted CI artefact) can be read only as "immutable": WAL needs a writable folder otherwise.
     mode = "mode=rw" if writable else "mode=ro&immutable=1"
-    uri = f"file:{quote(str(location.file))}?{mode}"
+    uri = f"file:{quote(os.fsencode(location.file))}?{mode}"  # a name on disk is bytes, not always UTF-8
     engine = create_engine(
         "sqlite://",
         poolclass=NullPool,

@@ -19,5 +19,11 @@ def new_id(now_s: float | None = None) -> str:
     return _encode(ms, _TIME_CHARS) + _encode(secrets.randbits(5 * _RANDOM_CHARS), _RANDOM_CHARS)
 
 
+def is_id(text: str) -> bool:
+    """Whether ``text`` is of the form that :func:`new_id` gives (a digit first, until the year 2318)."""
+    whole = len(text) == _TIME_CHARS + _RANDOM_CHARS
+    return whole and text[0].isdigit() and all(char in _ALPHABET for char in text)
+
+
 def _encode(number: int, length: int) -> str:
     return "".join(_ALPHABET[number >> 5 * i & 31] for i in reversed(range(length)))

@@ -175,6 +175,11 @@ def _prepare_file(file: Path, create: bool) -> None:
         raise AuditError(f"{file} is a folder, a database file was expected")
     if file.exists():
         return
+    if file.parent.is_file():
+        raise AuditError(
+            f"{file.parent} is a file and not a store; --db takes a folder, a database file "
+            "(.db, .sqlite or .sqlite3) or a URL"
+        )
     if not create:
         raise AuditError(f"no audits are stored in {file.parent}; make one with: fusion-audit run script.py")
     new_folder = not file.parent.exists()

@@ -82,6 +82,9 @@ MISTAKES = [
     (["run", "missing.py"], "missing.py"),
     (["import"], "the following arguments are required: TRACE.json[.gz]"),
     (["import", "missing.json"], "missing.json"),
+    (["import", "missing.json", "--db", __file__], "test_cli.py is a file and not a store; --db takes a folder, "),
+    (["runs", "--db", __file__], "test_cli.py is a file and not a store; --db takes a folder, "),
+    (["runs", "--db", "nosuchdb://host/x"], "no driver for this database is installed"),
     (["show"], "no audits are stored in"),
     (["show", "--format", "pdf"], "argument --format: invalid choice: 'pdf'"),
     (["show", "-o", "nowhere/x"], "nowhere/x can't be written"),
@@ -242,6 +245,65 @@ class TestOutput:
         assert tuple(capfd.readouterr()) == ("the report\n", "from the script\n")
 
 
+class TestHostileNames:
+    """Names and paths that hold what steers a terminal, or bytes that are no text."""
+
+    ESCAPE = "a\x1b[31m\rb"
+
+    @pytest.mark.parametrize(
+        "words",
+        [["import", ESCAPE], ["show", "x" + ESCAPE], ["rules", "show", ESCAPE], ["runs", ESCAPE], [ESCAPE]],
+        ids=str,
+    )
+    @pytest.mark.usefixtures("folder")
+    def test_no_message_steers_the_terminal(self, fusion_audit: Cli, store: Store, words: list[str]) -> None:
+        store.save(Document(run=Run(name=self.ESCAPE)), {})
+
+        done = fusion_audit(*words)
+
+        assert done.code == 2
+        assert r"a\x1b[31m\x0db" in done.err.replace(r"\r", r"\x0d")
+        assert not {"\x1b", "\r"} & {*done.err}
+
+    def test_the_list_of_runs_shows_them_as_they_are(self, fusion_audit: Cli, store: Store) -> None:
+        store.save(Document(run=Run(name=self.ESCAPE, device=DeviceInfo(name="H\x1b[0m"))), {})
+
+        out = fusion_audit("runs").out
+
+        assert r"a\x1b[31m\x0db" in out
+        assert r"H\x1b[0m" in out
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes")
+    @pytest.mark.usefixtures("folder")
+    def test_a_path_that_is_not_utf8_is_a_path(self, fusion_audit: Cli) -> None:
+        # GIVEN a trace and a place for a store whose names are bytes
+        trace, place = os.fsdecode(b"tr\xffce.json"), os.fsdecode(b"st\xffre")
+        add = '{"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
+        Path(trace).write_text(f"[{add}]")
+
+        # WHEN it is imported, listed and read THEN all goes well
+        assert fusion_audit("import", trace, "--db", place).code == 0
+        assert " tr?ce " in fusion_audit("runs", "--db", place).out
+        assert "aten.add" in fusion_audit("graph", "tr?ce", "--at", "", "--db", place).out
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("latest", "it means the newest run"),
+            ("1m8aaaaaaaaa", "it means a run's id"),
+            ("a\udcff", "it holds characters that can't be shown"),
+            ("a\x1b", "it holds characters that can't be shown"),
+        ],
+    )
+    @pytest.mark.parametrize("verb", ["run", "import"])
+    @pytest.mark.usefixtures("folder")
+    def test_a_name_that_could_not_be_used_is_refused(
+        self, fusion_audit: Cli, verb: str, name: str, reason: str
+    ) -> None:
+        sentence = f"error: {name!r} can't name a run: {reason}; choose another name\n"
+        assert fusion_audit(verb, "--name", name, "x") == (2, "", sentence)
+
+
 class TestEndings:
     def test_a_reader_that_leaves_is_no_error(self, store: Store) -> None:
         for index in range(200):
@@ -262,6 +324,26 @@ class TestEndings:
 
         monkeypatch.setattr(type(load("runs")), "run", interrupt)
         assert fusion_audit("runs") == (130, "", "error: interrupted\n")
+
+    @pytest.mark.parametrize("words", ["runs", "rules list", "import x.json", "run x.py", "doctor"])
+    def test_a_removed_current_folder_is_one_sentence(self, fusion_audit: Cli, folder: Path, words: str) -> None:
+        gone = folder / "gone"
+        gone.mkdir()
+        os.chdir(gone)
+        gone.rmdir()
+
+        sentence = "error: the current folder no longer exists; change to one that does, and try again\n"
+        assert fusion_audit(*words.split()) == (2, "", sentence)
+
+    def test_text_that_cannot_be_encoded_is_one_sentence(
+        self, monkeypatch: pytest.MonkeyPatch, fusion_audit: Cli
+    ) -> None:
+        monkeypatch.setattr(type(load("runs")), "run", lambda *_: len('{"script": "a b/mod\udcffel.py"}'.encode()))
+
+        sentence = (
+            r"error: b/mod\udcffel.py is not UTF-8 text, and so can't be stored or shown; rename the file or folder"
+        )
+        assert fusion_audit("runs") == (2, "", sentence + "\n")
 
     def test_a_bug_is_not_hidden(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> int:

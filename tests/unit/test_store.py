@@ -123,6 +123,13 @@ class TestIds:
         assert made == sorted(made)
         assert len(set(made)) == 200
 
+    @pytest.mark.parametrize(
+        "text", ["transformers", "gpt2-small-2", "1m8aaaaaaaa", "1m8aaaaaaaaaa", "1m8AAAAAAAAA", ""]
+    )
+    def test_ids_are_told_from_names(self, text: str) -> None:
+        assert all(ids.is_id(ids.new_id(s)) for s in (0, 1.8e9, 1e10))
+        assert not ids.is_id(text)
+
     def test_a_taken_id_is_not_used_again(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         # GIVEN a run, and a clock and dice that give its id once more
         taken = iter(["1m8aaaaaaaaa", "1m8aaaaaaaaa", "1m8abbbbbbbb"])
