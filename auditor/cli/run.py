@@ -22,7 +22,7 @@ class RunCommand(Command):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.usage = "%(prog)s [options] script.py [script args...]"
-        parser.add_argument("script", metavar="script.py", type=Path, help="the script, followed by its own arguments")
+        parser.add_argument("script", metavar="script.py", help="the script, followed by its own arguments")
         parser.add_argument("--steps", type=options.positive, default=5, metavar="N", help="steps to time (default: 5)")
         parser.add_argument(
             "--warmup", type=options.not_negative, default=2, metavar="N", help="steps to let pass first (default: 2)"
