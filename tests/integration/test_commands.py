@@ -95,7 +95,9 @@ class TestRun:
         assert "FUS201" in fusion_audit("why-not", "mine", "unfused-rms-norm", "--at", "linear").out
         code, out, err = fusion_audit("graph", "mine", "--at", "third")
         assert (code, out) == (2, "")
-        assert err.startswith("error: no op was recorded at 'third'; give a module, its class, or file.py:LINE; modules: ")
+        assert err.startswith(
+            "error: no op was recorded at 'third'; give a module, its class, or file.py:LINE; modules: "
+        )
 
     def test_json_stands_alone_on_stdout(self, fusion_audit: Cli, script: Path) -> None:
         code, out, err = fusion_audit("run", "--format", "json", script)
