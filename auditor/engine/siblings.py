@@ -47,7 +47,7 @@ def propose_siblings(graph: Canonical, rule: Rule) -> Proposals:
 
 def _key(node: Node) -> tuple[object, ...] | None:
     """What siblings share: the activations, their layout as read, dtypes, and whether there is a bias."""
-    x, w = node.args[0], node.args[1]
+    x, w = (*node.args[:2], None, None)[:2]
     if type(x) is not CValue or type(w) is not CValue or not _is_weight(w):
         return None
     if x.root.producer is None and owner_of(x.value).producer is None and not x.value.numel:

@@ -23,6 +23,10 @@ from auditor.graph.traffic import Traffic, traffic_of
 COMPLEX = frozenset({"c32", "c64", "c128"})
 
 
+OPAQUE = "opaque"
+"""Kind of an op whose arguments the trace does not hold; no rule names it."""
+
+
 class CValue:
     """One content: a value, all its reshapes and expansions. ``root`` is it before casts and copies."""
 
@@ -274,7 +278,12 @@ class Canonical:
 
 
 def _normalised(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """Canonical kind and arguments; of a call that no schema allows, as cut traces hold, the name as it is."""
+    """Canonical kind and arguments; of a call that no schema allows, as cut traces hold, the name as it is.
+
+    A trace without shapes has no arguments at all: nothing is known of such an op but its kernels.
+    """
+    if not args:
+        return OPAQUE, ()
     try:
         return normalise_call(name, args, _rank_of)
     except (IndexError, TypeError):
@@ -448,12 +457,14 @@ def _rewrite_softmax(graph: Canonical, node: Node) -> None:
 
 def _rewrite_cast(_: Canonical, node: Node) -> None:
     op = node.op
-    if op.outputs and op.outputs[0].dtype == node.args[0].value.dtype:
+    if op.outputs and type(node.args[0]) is CValue and op.outputs[0].dtype == node.args[0].value.dtype:
         node.kind = "copy"
 
 
 def _rewrite_copy_into(_: Canonical, node: Node) -> None:
     """``copy_`` over all of a fresh buffer is a copy of its source; into a part or a live buffer it is a write."""
+    if len(node.args) < 2:
+        return
     source, written = node.args[1], node.op.args[0]
     if type(source) is not CValue or not isinstance(written, Value):
         return

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from auditor.engine.claims import claim
+from auditor.engine.rules import load_rules
 from auditor.graph.canonical import Canonical
+from auditor.graph.model import Kernel, Op, OpGraph
 from auditor.graph.ssa import parse
 
 
@@ -177,3 +180,15 @@ def test_ops_that_have_to_run_before() -> None:
 def test_barriers(text: str) -> None:
     graph = canonical(f"x: f32[4]\ny = aten.neg(x)\n{text}\nz = aten.exp(x)")
     assert graph.barriers == [1]
+
+
+def test_ops_without_arguments_are_opaque() -> None:
+    # GIVEN ops of a trace without shapes: names and kernels, nothing else
+    graph = OpGraph()
+    for name in ("aten.mul", "aten.mm", "aten._to_copy", "aten.copy_", "aten.softmax", "aten.div", "aten.cat"):
+        out = graph.value("f32", ())
+        graph.add(Op(0, name, (), (out,), kernels=(Kernel(name, 0.0, 1.0),)))
+    # WHEN made canonical and matched against every rule THEN nothing is claimed and nothing breaks
+    canonical = Canonical(graph)
+    assert {node.kind for node in canonical.nodes} == {"opaque"}
+    assert claim(canonical, load_rules()).sites == []

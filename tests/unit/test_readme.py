@@ -1,0 +1,37 @@
+"""The README says what the program does: every rule, verb and option that it names exists, and none is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from auditor.cli import main
+from auditor.engine.rules import load_rules
+
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_rules_is_complete() -> None:
+    rows = dict(re.findall(r"^\| (FUS\d+) \| ([a-z-]+) \|", README, re.MULTILINE))
+    assert rows == {rule.id: rule.name for rule in load_rules()}
+
+
+def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    synopsis = README.split("## Commands", 1)[1].split("```")[1]
+    verbs = re.findall(r"^fusion-audit ([a-z-]+)", synopsis, re.MULTILINE)
+    assert verbs == ["run", "import", "runs", "show", "rules", "why-not", "graph", "doctor"]
+    options: dict[str, set[str]] = {}
+    verb = ""
+    for line in synopsis.splitlines():
+        named = re.match(r"fusion-audit ([a-z-]+)", line)
+        verb = named.group(1) if named else verb
+        options.setdefault(verb, set()).update(re.findall(r"--[a-z-]+", line.split("  why")[0]))
+    for verb, named_options in options.items():
+        if not verb:
+            continue
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        shown = capsys.readouterr().out
+        assert all(option in shown for option in named_options), verb
