@@ -31,7 +31,6 @@ def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixt
     for verb, named_options in options.items():
         if not verb:
             continue
-        with pytest.raises(SystemExit):
-            main([verb, "--help"])
+        assert main([verb, "--help"]) == 0
         shown = capsys.readouterr().out
         assert all(option in shown for option in named_options), verb
