@@ -84,7 +84,8 @@ class Search:
             if made is None or made.kind not in kinds:
                 return
         seen: set[tuple[frozenset[int], tuple[int, ...]]] = set()
-        for binding in islice(_solutions(self.anchor, start, self._steps, self._goals), MAX_BINDINGS):
+        solver = _Solver(self.anchor, start, self._steps, self._goals)
+        for binding in islice(solver.solutions(), MAX_BINDINGS):
             match = _as_match(self.pattern, binding)
             covered = frozenset(n.index for n in match.nodes.values())
             tensors = tuple(id(match.variables.get(name)) for name in self.pattern.constrained)
@@ -123,71 +124,88 @@ class _Down(int):
     """Goal: take step ``i`` of the plan, from a bound call to one of the readers of its result."""
 
 
-def _solutions(anchor: Call, start: Node, steps: list[tuple[Call, Call]], after: Goals) -> Iterator[Binding]:
-    """Every binding of the pattern with ``anchor`` at ``start``.
+class _Solver:
+    """Lays a pattern over the graph from one start: settles goals depth-first, with backtracking.
 
-    Goals are settled depth-first. Only a commutative pair and a step to one of several readers leave a
-    choice behind to come back to; all else either holds or fails at once. No kernel spans forward and
-    backward, so every node has to be of the phase of ``start``.
+    Only a commutative pair and a step to one of several readers leave a choice behind to come back to; all
+    else either holds or fails at once. No kernel spans forward and backward, so every node has to be of the
+    phase of the start.
     """
-    binding: Binding = {}
-    trail: list[Any] = []
-    goals: Goals = (anchor, start, after)
-    choices: list[tuple[Goals, int]] = []
-    phase = start.phase
-    while True:
-        if goals is None:
-            yield dict(binding)
-            settled = False
-        else:
-            wanted, given, rest = goals
-            kind = type(wanted)
-            settled = True
-            if kind is Call:
-                node = given if type(given) is Node else _producer(given, 0)
-                bound = binding.get(wanted)
-                if bound is not None:
-                    settled, goals = bound is node, rest
-                elif node is None or node.kind not in wanted.kinds or (node.phase is not None and node.phase != phase):
-                    settled = False
-                else:
-                    binding[wanted] = node
-                    trail.append(wanted)
-                    args = node.args
-                    if wanted.commutative and len(args) == 2 and node.kind in COMMUTATIVE and not wanted.symmetric:
-                        swapped = _argument_goals(wanted.args, (args[1], args[0]), rest)
-                        if swapped is not False:
-                            choices.append((swapped, len(trail)))
-                    following = _argument_goals(wanted.args, args, rest)
-                    settled = following is not False
-                    goals = following or None
-            elif kind is _Down:
-                source, target = steps[wanted]
-                goals = rest
-                if target not in binding:
-                    settled = False
-                    for out in binding[source].outs:
-                        for user in out.root.deep_users if out.root is not out else out.deep_users:
-                            if user.kind in target.kinds and not user.dead:
-                                choices.append(((target, user, rest), len(trail)))
-            elif kind is Result:
-                node = _producer(given, wanted.index)
-                settled, goals = node is not None, (wanted.call, node, rest)
-            elif kind is tuple:
-                following = (
-                    _argument_goals(wanted, given, rest)
-                    if type(given) is tuple and len(given) == len(wanted)
-                    else False
-                )
-                settled, goals = following is not False, following or None
-            else:
-                settled, goals = _settle(wanted, given, binding, trail), rest
-        if not settled:
-            if not choices:
+
+    __slots__ = ("binding", "choices", "goals", "phase", "steps", "trail")
+
+    def __init__(self, anchor: Call, start: Node, steps: list[tuple[Call, Call]], after: Goals) -> None:
+        self.binding: Binding = {}
+        self.trail: list[Any] = []
+        self.goals: Goals = (anchor, start, after)
+        self.choices: list[tuple[Goals, int]] = []
+        self.steps = steps
+        self.phase = start.phase
+
+    def solutions(self) -> Iterator[Binding]:
+        """Every binding under which all goals hold."""
+        while True:
+            if self.goals is None:
+                yield dict(self.binding)
+            elif self._settle(*self.goals):
+                continue
+            if not self.choices:
                 return
-            goals, mark = choices.pop()
-            while len(trail) > mark:
-                del binding[trail.pop()]
+            self._go_back()
+
+    def _go_back(self) -> None:
+        self.goals, mark = self.choices.pop()
+        while len(self.trail) > mark:
+            del self.binding[self.trail.pop()]
+
+    def _settle(self, wanted: Any, given: Any, rest: Goals) -> bool:
+        """Settle one goal and leave what follows from it in ``goals``; whether it can hold."""
+        kind = type(wanted)
+        if kind is Call:
+            return self._call(wanted, given if type(given) is Node else _producer(given, 0), rest)
+        if kind is _Down:
+            source, target = self.steps[wanted]
+            return self._down(source, target, rest)
+        if kind is Result:
+            return self._call(wanted.call, _producer(given, wanted.index), rest)
+        if kind is tuple:
+            return type(given) is tuple and len(given) == len(wanted) and self._arguments(wanted, given, rest)
+        self.goals = rest
+        return _holds(wanted, given, self.binding, self.trail)
+
+    def _call(self, call: Call, node: Node | None, rest: Goals) -> bool:
+        bound = self.binding.get(call)
+        if bound is not None:
+            self.goals = rest
+            return bound is node
+        if node is None or node.kind not in call.kinds or (node.phase is not None and node.phase != self.phase):
+            return False
+        self.binding[call] = node
+        self.trail.append(call)
+        args = node.args
+        if call.commutative and len(args) == 2 and node.kind in COMMUTATIVE and not call.symmetric:
+            swapped = _argument_goals(call.args, (args[1], args[0]), rest)
+            if swapped is not False:
+                self.choices.append((swapped, len(self.trail)))
+        return self._arguments(call.args, args, rest)
+
+    def _arguments(self, wanted: tuple[Any, ...], given: tuple[Any, ...], rest: Goals) -> bool:
+        goals = _argument_goals(wanted, given, rest)
+        if goals is False:
+            return False
+        self.goals = goals
+        return True
+
+    def _down(self, source: Call, target: Call, rest: Goals) -> bool:
+        """Any reader of ``source``'s results may be ``target``: each becomes a choice."""
+        self.goals = rest
+        if target in self.binding:
+            return True
+        for out in self.binding[source].outs:
+            for user in out.root.deep_users:
+                if user.kind in target.kinds and not user.dead:
+                    self.choices.append(((target, user, rest), len(self.trail)))
+        return False
 
 
 def _step_goals(steps: list[tuple[Call, Call]]) -> Goals:
@@ -225,7 +243,7 @@ def _is_default(arg: Any) -> bool:
     return arg is None or arg is False or arg == 0
 
 
-def _settle(wanted: Any, given: Any, binding: Binding, trail: list[Any]) -> bool:
+def _holds(wanted: Any, given: Any, binding: Binding, trail: list[Any]) -> bool:
     """Variables, constants and wildcards: they hold or they don't."""
     kind = type(wanted)
     if kind is Variable:
