@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from auditor.engine.legality import Refusal, Region, barrier_name, check
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
-from auditor.graph.canonical import Canonical, CValue, Node
+from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op
+from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import kind_of
 
 JOINING_MOVEMENT = frozenset(

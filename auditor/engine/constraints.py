@@ -8,8 +8,8 @@ from math import isclose
 from typing import Any
 
 from auditor.engine.match import Match
-from auditor.graph.canonical import CValue
 from auditor.graph.model import Value, owner_of
+from auditor.graph.nodes import CValue
 
 LAST_DECIMAL = 5.1e-7
 """Traces write numbers with six decimals: half a unit of the last one may be lost."""

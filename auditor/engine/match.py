@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from auditor.engine.pattern import Call, Pattern, Rest, Result, Variable, Wildcard
-from auditor.graph.canonical import Canonical, CValue, Node
+from auditor.graph.canonical import Canonical
+from auditor.graph.nodes import CValue, Node
 from auditor.graph.normal import ConstantVariable
 from auditor.graph.ops import COMMUTATIVE
 

@@ -9,8 +9,9 @@ from auditor.engine.chains import JOINING_MOVEMENT
 from auditor.engine.match import find_matches
 from auditor.engine.pattern import Call, Pattern
 from auditor.engine.rules import Rule
-from auditor.graph.canonical import Canonical, Node
+from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op
+from auditor.graph.nodes import Node
 from auditor.graph.ops import kind_of
 
 

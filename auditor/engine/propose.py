@@ -13,8 +13,9 @@ from auditor.engine.constraints import lookup_in, violated
 from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.match import Match, Search
 from auditor.engine.rules import Rule
-from auditor.graph.canonical import Canonical, CValue, Node
+from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, owner_of
+from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import is_memory_bound
 
 

@@ -11,8 +11,9 @@ from collections import defaultdict
 from auditor.engine.legality import Refusal, check
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
-from auditor.graph.canonical import Canonical, CValue, Node
+from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, Value, owner_of
+from auditor.graph.nodes import CValue, Node
 from auditor.graph.traffic import region_of
 
 SIBLING_KINDS = frozenset({"mm", "addmm", "linear"})
