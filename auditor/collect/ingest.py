@@ -31,7 +31,9 @@ def graph_from_recording(folder: Path) -> OpGraph:
     if not recording.has_graph:
         raise AuditError(f"{folder}: the recording holds no graph step; let the script run one more step.")
     graph = observed_graph(
-        load_trace(folder / recordings.GRAPH_KINETO), load_execution_trace(folder / recordings.GRAPH_ET)
+        load_trace(folder / recordings.GRAPH_KINETO),
+        load_execution_trace(folder / recordings.GRAPH_ET),
+        recorded=recording.script[0] if recording.script else "",
     )
     apply_timing(graph, map(load_trace, _timing_files(folder)))
     times = recording.bare_us or recording.timing_us

@@ -12,16 +12,23 @@ from auditor.collect.join import join
 from auditor.collect.kernel_links import attach_kernels
 from auditor.collect.kineto import Trace
 from auditor.collect.storages import Storages
+from auditor.errors import AuditError
 from auditor.graph.model import Arg, Op, OpGraph, Value
 
 
-def observed_graph(trace: Trace, execution: ExecutionTrace) -> OpGraph:
+def observed_graph(trace: Trace, execution: ExecutionTrace, recorded: str = "") -> OpGraph:
     """Op graph of one step from its Kineto trace and its execution trace.
 
+    ``recorded`` is what a message should name instead of the execution trace's file: the script that made it.
+
     Raises:
-        AuditError: the two are not of the same step.
+        AuditError: the step holds no op, or the two are not of the same step.
     """
     dispatched = dispatched_nodes(execution)
+    if not dispatched:
+        raise AuditError(
+            f"{recorded or execution.path}: the recorded step ran no PyTorch op; record one in which a model computes."
+        )
     events = join(execution, trace, dispatched)
     builder = _Builder()
     for node, context in dispatched:

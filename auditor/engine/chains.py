@@ -61,7 +61,7 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
                 Refusal("its result only decides what the host does next", region.ops[0], waiting, region.ops)
             )
         elif region.bytes_fused < region.bytes_now:
-            candidates.append(Candidate(rule, region, {}, region.ops[-1]))
+            candidates.append(Candidate(rule, region))
     candidates.sort(key=lambda c: c.region.ops[0].index)
     return Proposals(candidates, refusals)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, Value
@@ -37,7 +37,6 @@ class Region:
     bytes_written: int = 0
     kernels: int = 0
     device_us: float = 0.0
-    names: dict[int, str] = field(default_factory=dict)
 
     @property
     def bytes_fused(self) -> int:

@@ -26,7 +26,6 @@ class Candidate:
     rule: Rule
     region: Region
     variant: dict[str, str] = field(default_factory=dict)
-    anchor: Op | None = None
 
     @property
     def bytes_saved(self) -> int:
@@ -98,7 +97,7 @@ def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal:
         return Refusal("it is one kernel already", region.ops[0], region.ops[0], region.ops)
     if region.bytes_fused > region.bytes_now:
         return Refusal("the fused kernel would move more bytes", region.ops[0], region.ops[0], region.ops)
-    return Candidate(rule, region, casts.variant(), match.sink.op)
+    return Candidate(rule, region, casts.variant())
 
 
 def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str]]:

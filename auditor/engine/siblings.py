@@ -42,7 +42,7 @@ def propose_siblings(graph: Canonical, rule: Rule) -> Proposals:
         if isinstance(region, Refusal):
             refusals.append(region)
         else:
-            candidates.append(Candidate(rule, region, {"width": str(len(kept))}, kept[-1].op))
+            candidates.append(Candidate(rule, region, {"width": str(len(kept))}))
     return Proposals(candidates, refusals)
 
 

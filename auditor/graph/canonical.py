@@ -42,7 +42,6 @@ class Canonical:
         self.graph = graph
         self.nodes: list[Node] = []
         self.by_kind: dict[str, list[Node]] = {}
-        self.node_of: dict[int, Node] = {}
         self.readers: dict[int, list[Op]] = defaultdict(list)
         self.writers: dict[int, list[Op]] = defaultdict(list)
         self.inputs: list[tuple[Value, ...]] = []
@@ -85,8 +84,6 @@ class Canonical:
         by_kind = self.by_kind
         for node in self.nodes:
             by_kind.setdefault(node.kind, []).append(node)
-            for op in node.ops:
-                self.node_of[op.index] = node
 
     def traffic(self, op: Op) -> Traffic:
         """Bytes that ``op`` moves, worked out once."""

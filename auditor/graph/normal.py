@@ -22,11 +22,6 @@ class ConstantVariable(str):
     __slots__ = ()
 
 
-def is_constant(arg: Any) -> bool:
-    """A Python number, or a pattern's name for one."""
-    return type(arg) in (int, float) or isinstance(arg, ConstantVariable)
-
-
 def _get(args: tuple[Any, ...], i: int, default: Any = None) -> Any:
     return args[i] if len(args) > i else default
 

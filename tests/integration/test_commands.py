@@ -297,3 +297,17 @@ def test_interrupted_or_killed_it_stores_nothing_and_keeps_what_was_there(
         assert err.splitlines()[-1] == "error: interrupted"
     assert names(store) == ["earlier"]
     assert store.load("earlier").tables
+
+
+def test_a_model_that_runs_no_op_is_told_by_the_name_of_its_script(
+    folder: Path, fusion_audit: Callable[..., Any]
+) -> None:
+    # GIVEN a script whose model computes nothing
+    lines = ("import torch", "class M(torch.nn.Module):", "    def forward(self): return None", "M()()")
+    (folder / "hollow.py").write_text("\n".join(lines) + "\n")
+    # WHEN audited
+    ran = fusion_audit("run", "hollow.py")
+    # THEN one sentence names the script, not a file of ours
+    assert ran.code == 2
+    [line] = [line for line in ran.err.splitlines() if line.startswith("error:")]
+    assert "hollow.py: the recorded step ran no PyTorch op" in line

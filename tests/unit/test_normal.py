@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from auditor.graph.normal import ConstantVariable, is_constant, normalise_call
+from auditor.graph.normal import ConstantVariable, normalise_call
 
 C = ConstantVariable("c_eps")
 
@@ -76,8 +76,3 @@ def test_the_same_value_whether_dims_count_from_the_start_or_the_end() -> None:
 
 def test_a_call_without_arguments_keeps_its_name() -> None:
     assert normalise_call("aten.add", (), rank_of) == ("add", ())
-
-
-@pytest.mark.parametrize(("arg", "constant"), [(1, True), (0.5, True), (C, True), (True, False), ("x", False)])
-def test_is_constant(arg: Any, constant: bool) -> None:
-    assert is_constant(arg) is constant
