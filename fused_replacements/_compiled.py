@@ -1,0 +1,159 @@
+"""CPU kernels: the PyTorch compiler turns a reference into C++, once for each class of inputs, cached on disk.
+
+A kernel is built for dtypes, ranks, the pattern of size-1 and contiguous dimensions and the constants; sizes stay
+symbolic, so that a new sequence length compiles nothing. ``torch.compile`` itself costs 15 to 40 µs a call for its
+guards; the inner graph is called here directly, which costs about 5.
+
+Inductor keeps what it built under ``TORCHINDUCTOR_CACHE_DIR``, so a second process links instead of compiling.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Argument = Any  # a tensor, a list of tensors, None, or a constant: float, int, bool, str, list of bool
+Definition = Callable[..., Any]  # a plain PyTorch function of such arguments
+Boxed = Callable[[list[Tensor]], Sequence[Tensor]]  # a compiled graph: it empties the list that it is given
+
+SERIAL_ELEMENTS = 32768
+"""At or below it a kernel runs on one thread: at::internal::GRAIN_SIZE of ATen's own elementwise loops."""
+
+_lock = threading.RLock()
+_PLACE = torch.empty(0, device="meta")
+
+
+def leaves(arguments: Sequence[Argument]) -> list[Tensor]:
+    """Every tensor of ``arguments`` in order, those in lists included."""
+    found: list[Tensor] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            found.append(argument)
+        elif isinstance(argument, (list, tuple)):
+            found.extend(item for item in argument if isinstance(item, Tensor))
+    return found
+
+
+def with_leaves(arguments: Sequence[Argument], tensors: Sequence[Tensor]) -> list[Argument]:
+    """``arguments`` with its tensors exchanged for ``tensors``, in order."""
+    rest = iter(tensors)
+
+    def exchanged(argument: Argument) -> Argument:
+        if isinstance(argument, Tensor):
+            return next(rest)
+        if isinstance(argument, (list, tuple)):
+            return [exchanged(item) for item in argument]
+        return argument
+
+    return [exchanged(argument) for argument in arguments]
+
+
+def layout_class(tensor: Tensor) -> tuple[object, ...]:
+    """What a kernel may rely on: dtype, which sizes are 1, which strides are 0 or 1, and whether all is contiguous."""
+    contiguous = tensor.is_contiguous()
+    ones = tuple(size == 1 for size in tensor.shape)
+    strides = None if contiguous else tuple(min(stride, 2) for stride in tensor.stride())
+    return (tensor.dtype, ones, strides)
+
+
+def build(definition: Definition, arguments: Sequence[Argument], threads: int) -> Boxed:
+    """The compiled graph of ``definition`` for arguments of the class of these, on ``threads`` threads.
+
+    Raises whatever the compiler raises, where it can't: no C++ compiler, an op that it doesn't know.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def flat(*tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs = definition(*with_leaves(arguments, tensors))
+        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+        return tuple(output.contiguous() for output in outputs)
+
+    with torch.no_grad():
+        mode, fakes = _symbolic(leaves(arguments))
+        with torch._guards.tracing(torch._guards.TracingContext(mode)):
+            graph = make_fx(flat, decomposition_table=select_decomp_table())(*fakes)
+            # the number of threads is part of the key of Inductor's own cache, the sizes at hand are not
+            with config.patch({"cpp.threads": threads, "size_asserts": False}):
+                compiled = compile_fx_inner(graph, fakes)
+    inner = getattr(compiled, "current_callable", None)
+    return inner if callable(inner) else compiled  # type: ignore[return-value]
+
+
+def _symbolic(tensors: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+    """Fake tensors whose sizes are symbols, but for sizes of 1: those are what broadcasts, and stay."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
+
+    def fake(tensor: Tensor) -> Tensor:
+        dims = [DimDynamic.STATIC if size == 1 else DimDynamic.DYNAMIC for size in tensor.shape]
+        context = StatelessSymbolicContext(dynamic_sizes=dims, constraint_sizes=[None] * tensor.dim())
+        return mode.from_tensor(tensor.detach(), symbolic_context=context)
+
+    return mode, [fake(tensor) for tensor in tensors]
+
+
+def _in_clean_thread(work: Callable[[], Boxed]) -> Boxed:
+    """``work`` with none of the caller's thread-local state: modes, autocast, inference mode, skipped dispatch keys.
+
+    All of those would otherwise be traced into the kernel that later callers share.
+    """
+    with ThreadPoolExecutor(1, "fused-replacements-build") as pool:
+        return pool.submit(work).result()
+
+
+class CompiledKernels:
+    """The compiled kernels of one definition, found by the shapes at hand, then by their class, then built."""
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._by_shape: dict[object, Boxed] = {}
+        self._by_class: dict[object, Boxed] = {}
+
+    def find(self, arguments: Sequence[Argument]) -> Boxed:
+        """The kernel for ``arguments``. Raises what the compiler raises."""
+        exact = self._shape_key(arguments)
+        kernel = self._by_shape.get(exact)
+        if kernel is None:
+            kernel = self._of_class(arguments)
+            if len(self._by_shape) > 4096:  # a generating loop meets a new length at every step
+                self._by_shape.clear()
+            self._by_shape[exact] = kernel
+        return kernel
+
+    @property
+    def built(self) -> int:
+        """How many classes of inputs have a kernel: it must not grow with the sequence length."""
+        return len(self._by_class)
+
+    def _shape_key(self, arguments: Sequence[Argument]) -> object:
+        parts: list[object] = [torch.get_num_threads()]
+        for argument in arguments:
+            if isinstance(argument, Tensor):
+                parts += (argument.shape, argument.stride(), argument.dtype)
+            elif isinstance(argument, list):
+                parts.append(self._shape_key(argument))
+            else:
+                parts.append(argument)
+        return tuple(parts)
+
+    def _of_class(self, arguments: Sequence[Argument]) -> Boxed:
+        tensors = leaves(arguments)
+        small = max((tensor.numel() for tensor in tensors), default=0) <= SERIAL_ELEMENTS
+        threads = 1 if small else torch.get_num_threads()
+        classes = [layout_class(tensor) for tensor in tensors]
+        constants = with_leaves(arguments, [_PLACE] * len(tensors))
+        key = (threads, repr(classes), repr(constants))
+        with _lock:
+            if key not in self._by_class:
+                self._by_class[key] = _in_clean_thread(lambda: build(self._definition, arguments, threads))
+            return self._by_class[key]

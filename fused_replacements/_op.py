@@ -1,0 +1,316 @@
+"""What a fused op is: a definition in plain PyTorch, a Triton launcher, and a PyTorch op that picks between them.
+
+An op is defined by ``torch.library`` (define, impl, fake), so that the profiler shows it, ``torch.compile`` keeps it
+whole and the dispatcher routes it. An ``autograd.Function`` stands around it: ``torch.library.custom_op`` with
+``register_autograd`` costs 19 to 25 µs a call, this 2 to 6.
+
+The backward is an op too. Unless a definition of it is given, it is derived: the gradient of the reference with
+respect to its inputs, traced and compiled as one graph. Ops therefore keep their inputs for backward and recompute
+row statistics there, which costs arithmetic but no memory traffic, as the row is read anyway. An op that would have
+to read its input twice for that (cross entropy, attention) returns the statistics as further outputs, ``saved``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves
+from fused_replacements._paths import HAVE_TRITON, Chosen, say_unfused
+
+NAMESPACE: Final = "fused_replacements"
+_library: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
+_TAGS: Final = (torch.Tag.pt2_compliant_tag,)
+_AUTOGRAD_KEYS: Final = (
+    torch._C.DispatchKey.AutogradCPU,
+    torch._C.DispatchKey.AutogradCUDA,
+    torch._C.DispatchKey.AutogradXPU,
+    torch._C.DispatchKey.ADInplaceOrView,
+)
+TENSOR_TYPES: Final = ("Tensor", "Optional[Tensor]", "List[Tensor]")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The Triton side of one op: functions of ``fused_replacements.kernels.<module>``, imported at the first launch.
+
+    The launcher takes the op's arguments and returns newly allocated, contiguous outputs. ``refuses`` takes the same
+    and says why the kernel can't (a stride, a width), or returns None.
+    """
+
+    module: str
+    launcher: str
+    refusal: str = "refuses"
+
+    @property
+    def launch(self) -> Callable[..., Any]:
+        return self._load(self.launcher)
+
+    @property
+    def refuses(self) -> Callable[..., str | None]:
+        return self._load(self.refusal)
+
+    def _load(self, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(import_module(f"fused_replacements.kernels.{self.module}"), name)
+        return found
+
+
+class Op:
+    """One op of the dispatcher: where it runs, what it returns, how often it ran."""
+
+    def __init__(
+        self, schema: str, definition: Definition, kernels: Kernels | None, fake: Definition | None = None
+    ) -> None:
+        self.name = schema.split("(", 1)[0]
+        self.schema = torch._C.parse_schema(schema)
+        self.definition = definition
+        self.kernels = kernels
+        self.compiled = CompiledKernels(definition)
+        self.calls = 0
+        """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
+        self.single = len(self.schema.returns) == 1
+        self.is_list = self.single and str(self.schema.returns[0].type) == "List[Tensor]"
+        _library.define(schema, tags=_TAGS)
+        for key in ("CPU", "CUDA", "XPU"):
+            _library.impl(self.name, self._on_cpu if key == "CPU" else self._on_gpu, key)
+        torch.library.register_fake(f"{NAMESPACE}::{self.name}", fake or self._fake, lib=_library)
+        self.overload: Final = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+
+    def _on_cpu(self, *arguments: Argument) -> Any:
+        self.calls += 1
+        path = Chosen.cpu
+        if path == "compiled":
+            return self._run_compiled(arguments)
+        if path == "triton":
+            return self._run_triton(arguments)
+        return self.run_reference(arguments)
+
+    def _on_gpu(self, *arguments: Argument) -> Any:
+        self.calls += 1
+        return self._run_triton(arguments)
+
+    def _run_compiled(self, arguments: Sequence[Argument]) -> Any:
+        tensors = leaves(arguments)
+        if any(tensor.dtype is torch.float64 or not tensor.numel() for tensor in tensors):
+            return self.run_reference(arguments)
+        try:
+            kernel = self.compiled.find(arguments)
+        except Exception as error:  # the compiler raises many kinds: no g++, no headers, an op that it doesn't know
+            say_unfused(self.name, f"no kernel could be compiled for this CPU ({_first_line(error)})")
+            return self.run_reference(arguments)
+        outputs = kernel(tensors)
+        return outputs[0] if self.single and not self.is_list else list(outputs) if self.is_list else tuple(outputs)
+
+    def _run_triton(self, arguments: Sequence[Argument]) -> Any:
+        reason = self._refusal(arguments)
+        if reason is None:
+            assert self.kernels is not None
+            return self.kernels.launch(*arguments)
+        say_unfused(self.name, reason)
+        return self.run_reference(arguments)
+
+    def _refusal(self, arguments: Sequence[Argument]) -> str | None:
+        if not HAVE_TRITON:
+            return "triton is not installed"
+        if self.kernels is None:
+            return "it has no Triton kernel"
+        tensors = leaves(arguments)
+        if any(tensor.dtype is torch.float64 for tensor in tensors):
+            return "fp64 is computed by the reference"
+        return self.kernels.refuses(*arguments)
+
+    def run_reference(self, arguments: Sequence[Argument]) -> Any:
+        """The definition, op by op, with contiguous outputs that alias no input."""
+        with above_autograd(), torch.no_grad():
+            outputs = self.definition(*arguments)
+        mine = leaves(arguments)
+        if isinstance(outputs, Tensor):
+            return _own(outputs, mine)
+        owned = [_own(output, mine) for output in outputs]
+        return owned if self.is_list else tuple(owned)
+
+    def _fake(self, *arguments: Argument) -> Any:
+        with torch.no_grad():
+            outputs = self.definition(*arguments)
+        if isinstance(outputs, Tensor):
+            return outputs.new_empty(outputs.shape)
+        empty = [output.new_empty(output.shape) for output in outputs]
+        return empty if self.is_list else tuple(empty)
+
+
+@contextmanager
+def above_autograd() -> Iterator[None]:
+    """The dispatcher as outside of any op: autograd can record again, autocast is off.
+
+    Inside an op's kernel the dispatcher skips autograd, and a derived gradient needs it; autocast is not skipped, and
+    would change the dtypes of a definition that fixes its own.
+    """
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOGRAD_KEYS:
+        exclude = exclude.remove(key)
+    autocast_off = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
+    with torch._C._ForceDispatchKeyGuard(include, exclude), next(autocast_off), next(autocast_off):
+        yield
+
+
+def _own(output: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    output = output.contiguous()
+    owned = all(output.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() for tensor in inputs)
+    return output if owned or not output.numel() else output.clone()
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+
+
+class FusedOp:
+    """A differentiable fused op: ``op(*arguments)`` returns the public outputs of its definition.
+
+    Args:
+        schema: ``name(Tensor x, Tensor? weight, float eps) -> Tensor``. Returns: one tensor, or a tuple of them.
+        reference: the definition, of exactly these arguments. It returns as many tensors as the schema says.
+        forward, backward: the Triton side. ``backward`` gets ``(grads of every public output or None, then the
+            arguments, then the saved outputs, then needs)`` and returns the gradients that ``needs`` asks for.
+        saved: how many of the last outputs are statistics for backward. The caller doesn't see them, and they have
+            no gradient.
+        gradient: a definition of backward, with the arguments of ``backward`` above; derived from the reference
+            if it isn't given.
+
+    Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
+    transforms, go through the reference: right, but unfused.
+    """
+
+    def __init__(
+        self,
+        schema: str,
+        reference: Definition,
+        *,
+        forward: Kernels | None = None,
+        backward: Kernels | None = None,
+        saved: int = 0,
+        gradient: Definition | None = None,
+        constant: Sequence[str] = (),
+    ) -> None:
+        self.reference = reference
+        self.forward = Op(schema, reference, forward)
+        self.name = self.forward.name
+        arguments = self.forward.schema.arguments
+        self._tensors = tuple(i for i, a in enumerate(arguments) if str(a.type) in TENSOR_TYPES[:2])
+        if any(str(a.type) == TENSOR_TYPES[2] for a in arguments):
+            raise ValueError(f"{schema}: a list of tensors has no gradient here; name the tensors one by one")
+        self._learned = tuple(i for i in self._tensors if arguments[i].name not in constant)
+        self.outputs = len(self.forward.schema.returns) - saved
+        self.saved = saved
+        self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, self._fake_gradient)
+        self._function = _function(self)
+
+    def __call__(self, *arguments: Argument) -> Any:
+        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+            # a transform (vmap, jvp, hessian) needs rules that only the reference's own ops have
+            say_unfused(self.name, "it is called inside a torch.func transform")
+            return self._public(self.reference(*arguments))
+        if torch.is_grad_enabled() and self._wants_gradient(arguments):
+            return self._public(self._function.apply(*arguments))
+        return self._public(self.forward.overload(*arguments))
+
+    def _public(self, outputs: Any) -> Any:
+        if not self.saved:
+            return outputs
+        return outputs[0] if self.outputs == 1 else outputs[: self.outputs]
+
+    def _wants_gradient(self, arguments: Sequence[Argument]) -> bool:
+        for i in self._learned:  # noqa: SIM110 - a generator costs 0.5 µs a call
+            if arguments[i] is not None and arguments[i].requires_grad:
+                return True
+        return False
+
+    def _backward_schema(self) -> str:
+        declared = str(self.forward.schema)
+        inside = declared[declared.index("(") + 1 : declared.rindex(") ->")]
+        grads = ", ".join(f"Tensor? grad{i}" for i in range(self.outputs))
+        saved = "".join(f", Tensor saved{i}" for i in range(self.saved))
+        return f"{self.name}_backward({grads}, {inside}{saved}, bool[] needs) -> Tensor[]"
+
+    def split(self, arguments: Sequence[Argument]) -> tuple[list[Argument], list[Argument], list[Argument], list[bool]]:
+        """The arguments of the backward op: gradients of the outputs, arguments of the op, saved outputs, needs."""
+        count = len(self.forward.schema.arguments)
+        grads, rest = list(arguments[: self.outputs]), list(arguments[self.outputs :])
+        return grads, rest[:count], rest[count:-1], list(rest[-1])
+
+    def _derived_gradient(self, *arguments: Argument) -> list[Tensor]:
+        grads, inputs, _, needs = self.split(arguments)
+        return list(self.gradients(grads, [i.detach() if isinstance(i, Tensor) else i for i in inputs], needs, False))
+
+    def _fake_gradient(self, *arguments: Argument) -> list[Tensor]:
+        _, inputs, _, needs = self.split(arguments)
+        wanted = [inputs[i] for i, need in zip(self._learned, needs, strict=True) if need]
+        return [tensor.new_empty(tensor.shape) for tensor in wanted]
+
+    def gradients(self, grads: Sequence[Tensor | None], inputs: list[Argument], needs: Sequence[bool], create_graph: bool) -> list[Tensor]:
+        """Gradients through the reference for the learned inputs that ``needs`` marks, in order."""
+        wanted = [i for i, need in zip(self._learned, needs, strict=True) if need]
+        with torch.enable_grad():
+            for i in wanted:
+                if not inputs[i].requires_grad:
+                    inputs[i] = inputs[i].detach().requires_grad_()
+            outputs = self._public(self.reference(*inputs))
+            outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+            given = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+            found = torch.autograd.grad(
+                [output for output, _ in given],
+                [inputs[i] for i in wanted],
+                [grad for _, grad in given],
+                allow_unused=True,
+                create_graph=create_graph,
+            )
+        return [
+            torch.zeros_like(inputs[i], memory_format=torch.contiguous_format) if grad is None else grad
+            for i, grad in zip(wanted, found, strict=True)
+        ]
+
+    def scatter(self, gradients: Sequence[Tensor], needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+        """One entry for each argument of the op, as ``autograd.Function`` wants them."""
+        result: list[Tensor | None] = [None] * len(self.forward.schema.arguments)
+        rest = iter(gradients)
+        for i, need in zip(self._learned, needs, strict=True):
+            if need:
+                result[i] = next(rest)
+        return tuple(result)
+
+
+def _function(op: FusedOp) -> type[torch.autograd.Function]:
+    """The ``autograd.Function`` around an op. ``ctx`` is an argument of forward: with ``setup_context`` PyTorch
+    inspects a signature at every call, for 20 µs."""
+    tensors, learned, count = op._tensors, op._learned, len(op.forward.schema.arguments)
+
+    def forward(ctx: Any, *arguments: Argument) -> Any:
+        outputs = op.forward.overload(*arguments)
+        extra = outputs[op.outputs :] if op.saved else ()
+        if extra:
+            ctx.mark_non_differentiable(*extra)
+        ctx.save_for_backward(*[arguments[i] for i in tensors], *extra)
+        ctx.constants = [None if i in tensors else arguments[i] for i in range(count)]
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    def backward(ctx: Any, *all_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        grads = all_grads[: op.outputs]
+        needs = [ctx.needs_input_grad[i] for i in learned]
+        if all(grad is None for grad in grads):
+            return (None,) * count
+        kept = ctx.saved_tensors
+        inputs = list(ctx.constants)
+        for i, tensor in zip(tensors, kept, strict=False):
+            inputs[i] = tensor
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: to be differentiated again
+            return op.scatter(op.gradients(grads, inputs, needs, create_graph=True), needs)
+        return op.scatter(op.backward.overload(*grads, *inputs, *kept[len(tensors) :], needs), needs)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(f"{op.name}_function", (torch.autograd.Function,), members)

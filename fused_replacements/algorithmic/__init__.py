@@ -1,0 +1,1 @@
+"""Algorithmic: attention by parts as one kernel."""

@@ -1,0 +1,1 @@
+"""Elementwise: activations, gates, rotary embedding, dropout, and chains of any operations."""

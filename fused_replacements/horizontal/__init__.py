@@ -1,0 +1,1 @@
+"""Horizontal: sibling GEMMs of one input as one."""

@@ -1,0 +1,1 @@
+"""Triton kernels and their launchers, one module for each replacement that has one. Imported only where Triton is."""

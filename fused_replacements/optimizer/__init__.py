@@ -1,0 +1,1 @@
+"""Optimizer steps of one tensor after the other as a few kernels."""

@@ -1,0 +1,1 @@
+"""GEMM prologue: weights that cross memory quantised."""

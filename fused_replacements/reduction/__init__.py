@@ -1,0 +1,1 @@
+"""Reduction + elementwise: norms, softmax and losses, one pass over each row."""
