@@ -1,0 +1,139 @@
+"""The activations of ``fused_replacements/_activations.py`` as Triton device functions, and their derivatives.
+
+All take and return fp32 in registers. ``activate`` and ``activate_with_slope`` pick one by its name, a constexpr; the
+second shares what value and derivative have in common. A NaN comes out as NaN, as it does in PyTorch: a maximum
+would hide it.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SQRT_HALF = tl.constexpr(0.7071067811865476)
+INVERSE_SQRT_2PI = tl.constexpr(0.3989422804014327)
+TWICE_SQRT_2_OVER_PI = tl.constexpr(1.5957691216057308)
+GELU_CUBIC = tl.constexpr(0.044715)
+QUICK_GELU_SCALE = tl.constexpr(1.702)
+
+
+@triton.jit
+def identity(x):
+    return x
+
+
+@triton.jit
+def relu(x):
+    return tl.where(x <= 0.0, 0.0, x)
+
+
+@triton.jit
+def relu_squared(x):
+    positive = relu(x)
+    return positive * positive
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def tanh(x):
+    # Triton has no tanh of its own; (1 - e) / (1 + e) cancels near zero, where the series takes over
+    square = x * x
+    series = 1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 + square * (-17.0 / 315.0 + square * (62.0 / 2835.0))))
+    decay = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - decay) / (1.0 + decay)
+    return tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0.0, -far, far))
+
+
+@triton.jit
+def silu(x):
+    return x * sigmoid(x)
+
+
+@triton.jit
+def gelu(x):
+    return 0.5 * x * (1.0 + tl.erf(x * SQRT_HALF))
+
+
+@triton.jit
+def gelu_tanh(x):
+    # 0.5 · (1 + tanh(u)) = sigmoid(2u)
+    return x * sigmoid(TWICE_SQRT_2_OVER_PI * x * (1.0 + GELU_CUBIC * x * x))
+
+
+@triton.jit
+def quick_gelu(x):
+    return x * sigmoid(QUICK_GELU_SCALE * x)
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """The activation called ``ACTIVATION`` of ``x``."""
+    if ACTIVATION == "identity":
+        return x
+    elif ACTIVATION == "relu":
+        return relu(x)
+    elif ACTIVATION == "relu_squared":
+        return relu_squared(x)
+    elif ACTIVATION == "sigmoid":
+        return sigmoid(x)
+    elif ACTIVATION == "tanh":
+        return tanh(x)
+    elif ACTIVATION == "silu":
+        return silu(x)
+    elif ACTIVATION == "gelu":
+        return gelu(x)
+    elif ACTIVATION == "gelu_tanh":
+        return gelu_tanh(x)
+    else:
+        tl.static_assert(ACTIVATION == "quick_gelu", "no such activation")
+        return quick_gelu(x)
+
+
+@triton.jit
+def _gelu_with_slope(x):
+    cdf = 0.5 * (1.0 + tl.erf(x * SQRT_HALF))
+    return x * cdf, cdf + x * INVERSE_SQRT_2PI * tl.exp(-0.5 * x * x)
+
+
+@triton.jit
+def _gated_with_slope(x, u, slope_of_u):
+    """Value and derivative of x · sigmoid(u), u a function of x."""
+    share = sigmoid(u)
+    return x * share, share * (1.0 + x * (1.0 - share) * slope_of_u)
+
+
+@triton.jit
+def _gelu_tanh_with_slope(x):
+    cubic = GELU_CUBIC * x * x
+    return _gated_with_slope(x, TWICE_SQRT_2_OVER_PI * x * (1.0 + cubic), TWICE_SQRT_2_OVER_PI * (1.0 + 3.0 * cubic))
+
+
+@triton.jit
+def activate_with_slope(x, ACTIVATION: tl.constexpr):
+    """The activation called ``ACTIVATION`` of ``x``, and its derivative there."""
+    if ACTIVATION == "identity":
+        return x, tl.full(x.shape, 1.0, tl.float32)
+    elif ACTIVATION == "relu":
+        return relu(x), tl.where(x <= 0.0, 0.0, 1.0)
+    elif ACTIVATION == "relu_squared":
+        positive = relu(x)
+        return positive * positive, 2.0 * positive
+    elif ACTIVATION == "sigmoid":
+        value = sigmoid(x)
+        return value, value * (1.0 - value)
+    elif ACTIVATION == "tanh":
+        value = tanh(x)
+        return value, 1.0 - value * value
+    elif ACTIVATION == "silu":
+        return _gated_with_slope(x, x, 1.0)
+    elif ACTIVATION == "gelu":
+        return _gelu_with_slope(x)
+    elif ACTIVATION == "gelu_tanh":
+        return _gelu_tanh_with_slope(x)
+    else:
+        tl.static_assert(ACTIVATION == "quick_gelu", "no such activation")
+        return _gated_with_slope(x, QUICK_GELU_SCALE * x, QUICK_GELU_SCALE)
