@@ -1,6 +1,6 @@
 """The activations of ``fused_replacements/_activations.py`` as Triton device functions, and their derivatives.
 
-All take and return fp32 in registers. ``activate`` and ``activate_with_slope`` pick one by its name, a constexpr; the
+All take and return fp32 in registers. A tensor stands left of a constant: Triton's interpreter needs it so. ``activate`` and ``activate_with_slope`` pick one by its name, a constexpr; the
 second shares what value and derivative have in common. A NaN comes out as NaN, as it does in PyTorch: a maximum
 would hide it.
 """
@@ -40,11 +40,10 @@ def sigmoid(x):
 
 @triton.jit
 def tanh(x):
-    # Triton has no tanh of its own; (1 - e) / (1 + e) cancels near zero, where the series takes over
+    # Triton has no tanh of its own; the closed form cancels near zero, where the series takes over
     square = x * x
     series = 1.0 + square * (-1.0 / 3.0 + square * (2.0 / 15.0 + square * (-17.0 / 315.0 + square * (62.0 / 2835.0))))
-    decay = tl.exp(-2.0 * tl.abs(x))
-    far = (1.0 - decay) / (1.0 + decay)
+    far = 1.0 - 2.0 / (1.0 + tl.exp(2.0 * tl.abs(x)))
     return tl.where(tl.abs(x) < 0.25, x * series, tl.where(x < 0.0, -far, far))
 
 
@@ -61,12 +60,12 @@ def gelu(x):
 @triton.jit
 def gelu_tanh(x):
     # 0.5 · (1 + tanh(u)) = sigmoid(2u)
-    return x * sigmoid(TWICE_SQRT_2_OVER_PI * x * (1.0 + GELU_CUBIC * x * x))
+    return x * sigmoid(x * TWICE_SQRT_2_OVER_PI * (1.0 + x * x * GELU_CUBIC))
 
 
 @triton.jit
 def quick_gelu(x):
-    return x * sigmoid(QUICK_GELU_SCALE * x)
+    return x * sigmoid(x * QUICK_GELU_SCALE)
 
 
 @triton.jit
@@ -108,8 +107,8 @@ def _gated_with_slope(x, u, slope_of_u):
 
 @triton.jit
 def _gelu_tanh_with_slope(x):
-    cubic = GELU_CUBIC * x * x
-    return _gated_with_slope(x, TWICE_SQRT_2_OVER_PI * x * (1.0 + cubic), TWICE_SQRT_2_OVER_PI * (1.0 + 3.0 * cubic))
+    cubic = x * x * GELU_CUBIC
+    return _gated_with_slope(x, x * TWICE_SQRT_2_OVER_PI * (1.0 + cubic), (1.0 + 3.0 * cubic) * TWICE_SQRT_2_OVER_PI)
 
 
 @triton.jit
@@ -136,4 +135,4 @@ def activate_with_slope(x, ACTIVATION: tl.constexpr):
         return _gelu_tanh_with_slope(x)
     else:
         tl.static_assert(ACTIVATION == "quick_gelu", "no such activation")
-        return _gated_with_slope(x, QUICK_GELU_SCALE * x, QUICK_GELU_SCALE)
+        return _gated_with_slope(x, x * QUICK_GELU_SCALE, QUICK_GELU_SCALE)
