@@ -61,16 +61,31 @@ class Kernels:
         return found
 
 
+@dataclass(frozen=True)
+class Composed:
+    """An implementation in Python over other ops, for what no single kernel can hold: it runs on every device.
+
+    It takes the op's arguments and returns newly allocated, contiguous outputs. Autocast is off inside.
+    """
+
+    function: Definition
+
+
 class Op:
     """One op of the dispatcher: where it runs, what it returns, how often it ran."""
 
     def __init__(
-        self, schema: str, definition: Definition, kernels: Kernels | None, fake: Definition | None = None
+        self,
+        schema: str,
+        definition: Definition,
+        implementation: Kernels | Composed | None,
+        fake: Definition | None = None,
     ) -> None:
         self.name = schema.split("(", 1)[0]
         self.schema = torch._C.parse_schema(schema)
         self.definition = definition
-        self.kernels = kernels
+        self.kernels = implementation if isinstance(implementation, Kernels) else None
+        self.composed = implementation if isinstance(implementation, Composed) else None
         self.compiled = CompiledKernels(definition)
         self.calls = 0
         """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
@@ -85,6 +100,8 @@ class Op:
     def _on_cpu(self, *arguments: Argument) -> Any:
         self.calls += 1
         path = Chosen.cpu
+        if self.composed is not None and path != "reference":
+            return self._run_composed(self.composed, arguments)
         if path == "compiled":
             return self._run_compiled(arguments)
         if path == "triton":
@@ -93,7 +110,13 @@ class Op:
 
     def _on_gpu(self, *arguments: Argument) -> Any:
         self.calls += 1
+        if self.composed is not None:
+            return self._run_composed(self.composed, arguments)
         return self._run_triton(arguments)
+
+    def _run_composed(self, composed: Composed, arguments: Sequence[Argument]) -> Any:
+        with autocast_off():
+            return composed.function(*arguments)
 
     def _run_compiled(self, arguments: Sequence[Argument]) -> Any:
         tensors = leaves(arguments)
@@ -154,8 +177,14 @@ def above_autograd() -> Iterator[None]:
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     for key in _AUTOGRAD_KEYS:
         exclude = exclude.remove(key)
-    autocast_off = (torch.autocast(device, enabled=False) for device in ("cpu", "cuda"))
-    with torch._C._ForceDispatchKeyGuard(include, exclude), next(autocast_off), next(autocast_off):
+    with torch._C._ForceDispatchKeyGuard(include, exclude), autocast_off():
+        yield
+
+
+@contextmanager
+def autocast_off() -> Iterator[None]:
+    """No op inside changes the dtype of its arguments."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         yield
 
 
@@ -181,6 +210,9 @@ class FusedOp:
             no gradient.
         gradient: a definition of backward, with the arguments of ``backward`` above; derived from the reference
             if it isn't given.
+        output_for: the tensor argument that backward does without. In its place ``gradient`` and ``backward`` get
+            the op's one output, so that the argument can be freed (softmax). ``gradient`` must then be given, and be
+            differentiable.
 
     Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
     transforms, go through the reference: right, but unfused.
@@ -191,11 +223,12 @@ class FusedOp:
         schema: str,
         reference: Definition,
         *,
-        forward: Kernels | None = None,
-        backward: Kernels | None = None,
+        forward: Kernels | Composed | None = None,
+        backward: Kernels | Composed | None = None,
         saved: int = 0,
         gradient: Definition | None = None,
         constant: Sequence[str] = (),
+        output_for: str | None = None,
     ) -> None:
         self.reference = reference
         self.forward = Op(schema, reference, forward)
@@ -207,7 +240,9 @@ class FusedOp:
         self._learned = tuple(i for i in self._tensors if arguments[i].name not in constant)
         self.outputs = len(self.forward.schema.returns) - saved
         self.saved = saved
-        self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, self._fake_gradient)
+        self._replaced = next((i for i, a in enumerate(arguments) if a.name == output_for), None)
+        fake = self._fake_gradient if self._replaced is None else None  # the output's dtype may not be the argument's
+        self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, fake)
         self._function = _function(self)
 
     def __call__(self, *arguments: Argument) -> Any:
@@ -218,6 +253,22 @@ class FusedOp:
         if torch.is_grad_enabled() and self._wants_gradient(arguments):
             return self._public(self._function.apply(*arguments))
         return self._public(self.forward.overload(*arguments))
+
+    def refuses(self, *arguments: Argument) -> str | None:
+        """Why the Triton kernels can't take these arguments where they are, or None. On a CPU they are not used.
+
+        Backward is asked too where an argument requires a gradient, with None for gradients and saved outputs.
+        """
+        tensors = leaves(arguments)
+        if not tensors or tensors[0].device.type == "cpu":
+            return None
+        if not HAVE_TRITON:
+            return "triton is not installed"
+        reason = self.forward.kernels.refuses(*arguments) if self.forward.kernels else "it has no Triton kernel"
+        if reason is None and self.backward.kernels is not None and self._wants_gradient(arguments):
+            needs = [arguments[i] is not None and arguments[i].requires_grad for i in self._learned]
+            reason = self.backward.kernels.refuses(*[None] * self.outputs, *arguments, *[None] * self.saved, needs)
+        return reason
 
     def _public(self, outputs: Any) -> Any:
         if not self.saved:
@@ -252,7 +303,9 @@ class FusedOp:
         wanted = [inputs[i] for i, need in zip(self._learned, needs, strict=True) if need]
         return [tensor.new_empty(tensor.shape) for tensor in wanted]
 
-    def gradients(self, grads: Sequence[Tensor | None], inputs: list[Argument], needs: Sequence[bool], create_graph: bool) -> list[Tensor]:
+    def gradients(
+        self, grads: Sequence[Tensor | None], inputs: list[Argument], needs: Sequence[bool], create_graph: bool
+    ) -> list[Tensor]:
         """Gradients through the reference for the learned inputs that ``needs`` marks, in order."""
         wanted = [i for i, need in zip(self._learned, needs, strict=True) if need]
         with torch.enable_grad():
@@ -288,13 +341,14 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
     """The ``autograd.Function`` around an op. ``ctx`` is an argument of forward: with ``setup_context`` PyTorch
     inspects a signature at every call, for 20 µs."""
     tensors, learned, count = op._tensors, op._learned, len(op.forward.schema.arguments)
+    replaced = op._replaced
 
     def forward(ctx: Any, *arguments: Argument) -> Any:
         outputs = op.forward.overload(*arguments)
         extra = outputs[op.outputs :] if op.saved else ()
         if extra:
             ctx.mark_non_differentiable(*extra)
-        ctx.save_for_backward(*[arguments[i] for i in tensors], *extra)
+        ctx.save_for_backward(*[outputs if i == replaced else arguments[i] for i in tensors], *extra)
         ctx.constants = [None if i in tensors else arguments[i] for i in range(count)]
         ctx.set_materialize_grads(False)
         return outputs
@@ -309,6 +363,8 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
         for i, tensor in zip(tensors, kept, strict=False):
             inputs[i] = tensor
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: to be differentiated again
+            if replaced is not None:
+                return op.scatter(op.backward.definition(*grads, *inputs, needs), needs)
             return op.scatter(op.gradients(grads, inputs, needs, create_graph=True), needs)
         return op.scatter(op.backward.overload(*grads, *inputs, *kept[len(tensors) :], needs), needs)
 

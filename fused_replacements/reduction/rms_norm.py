@@ -13,7 +13,7 @@ gate ``y · silu(gate)``, or with ``gate_first`` the norm of ``x · silu(gate)``
 Shapes and dtypes
 -----------------
 ``x``: (…, N); ``weight``: (N,) or None; ``gate``: like ``x`` or None; result: (…, N), contiguous. fp32, bf16 and fp16
-fused, fp64 by the reference. With ``llama`` the result has the promoted dtype of ``x`` and ``weight``, with ``gemma``
+fused, fp64 by the reference. Rows of up to 65,536 elements; with a gate that learns, of up to 4,096. With ``llama`` the result has the promoted dtype of ``x`` and ``weight``, with ``gemma``
 that of ``x``. The rows of ``x`` and ``gate`` may lie at any one stride. Gradients to ``x``, ``weight`` and ``gate``.
 
 Bytes moved
@@ -113,19 +113,19 @@ def reference(
 def supports(
     x: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-6,  # noqa: ARG001 - the signature is that of the function
+    eps: float = 1e-6,
     *,
-    offset: float = 0.0,  # noqa: ARG001
-    cast: Cast = "llama",  # noqa: ARG001
+    offset: float = 0.0,
+    cast: Cast = "llama",
     gate: Tensor | None = None,
-    gate_first: bool = False,  # noqa: ARG001
+    gate_first: bool = False,
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     return first_reason(
         floating(x=x, weight=weight, gate=gate),
         row_width(x, weight=weight),
         same_shape(x=x, gate=gate),
-        _layout.row_refusal(x=x, weight=weight, gate=gate) if x.device.type != "cpu" else None,
+        OP.refuses(x, weight, gate, eps, offset, cast, gate_first),
     )
 
 
