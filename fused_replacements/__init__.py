@@ -10,8 +10,7 @@ PyTorch and ``supports``, which says what it can't fuse, and why.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fused_replacements._paths import HAVE_TRITON, Unfused, cpu_path
 from fused_replacements._registry import HOME, Provider, Replacement, Sample, find, providers, replacements

@@ -262,6 +262,8 @@ class FusedOp:
         tensors = leaves(arguments)
         if not tensors or tensors[0].device.type == "cpu":
             return None
+        if self.forward.composed is not None:
+            return None  # the ops that it is made of answer for themselves
         if not HAVE_TRITON:
             return "triton is not installed"
         reason = self.forward.kernels.refuses(*arguments) if self.forward.kernels else "it has no Triton kernel"
@@ -338,8 +340,10 @@ class FusedOp:
 
 
 def _function(op: FusedOp) -> type[torch.autograd.Function]:
-    """The ``autograd.Function`` around an op. ``ctx`` is an argument of forward: with ``setup_context`` PyTorch
-    inspects a signature at every call, for 20 µs."""
+    """The ``autograd.Function`` around an op.
+
+    ``ctx`` is an argument of forward: with ``setup_context`` PyTorch inspects a signature at every call, for 20 µs.
+    """
     tensors, learned, count = op._tensors, op._learned, len(op.forward.schema.arguments)
     replaced = op._replaced
 

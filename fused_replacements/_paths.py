@@ -1,4 +1,4 @@
-"""Which implementation an op runs where: Triton on a GPU, a compiled kernel on a CPU, the reference wherever neither is.
+"""Which implementation of an op runs where: Triton on a GPU, a compiled kernel on a CPU, else the reference.
 
 On a CPU the path can be chosen, by ``FUSED_REPLACEMENTS_CPU`` or, for a block of code, by ``cpu_path``:
 
@@ -21,7 +21,7 @@ HAVE_TRITON: Final = importlib.util.find_spec("triton") is not None
 """Triton has no build for macOS and Windows; there the reference and the compiled path are all there is."""
 
 
-class Unfused(RuntimeWarning):  # noqa: N818 - it says what runs; nothing is wrong with the result
+class Unfused(RuntimeWarning):
     """An op runs its reference, unfused, and why."""
 
 

@@ -66,7 +66,7 @@ class KernelCase:
     """The ``triton.jit`` function."""
     label: str
     arguments: Mapping[str, str | int | float | bool | None]
-    """Every parameter in order: a type (``*bf16``, ``*fp32``, ``i32``, ``i64``, ``fp32``) or the value of a constexpr."""
+    """Every parameter in order: a type (``*bf16``, ``i32``, ``i64``, ``fp32``) or the value of a constexpr."""
     warps: int
     loads: int | None
     stores: int | None
@@ -75,6 +75,10 @@ class KernelCase:
     """Scalars that are known to be divisible by 16 (row strides). Pointers are always taken to be."""
     tensor_cores: bool = False
     """Whether the machine code must hold matrix instructions."""
+    vectors: frozenset[str] = field(default_factory=frozenset)
+    """Pointers to less than 2³¹ elements whatever the number of rows (a bias): 32-bit offsets are enough for them."""
+    narrow: frozenset[str] = field(default_factory=frozenset)
+    """Pointers whose elements a thread can't take 16 bytes at a time, because they lie apart (interleaved pairs)."""
 
 
 ELEMENT_BYTES: Final[Mapping[str, int]] = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -256,5 +256,5 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
                     "GATE": gate, "ROWS": COLUMN_ROWS, "COLUMNS": COLUMNS,
                 },
                 4, loads=tile * (3 if gated else 2) + 4 * COLUMN_ROWS, stores=4 * COLUMNS,
-                aligned=frozenset({"width", "dy_stride", "x_stride", "gate_stride"}) if width % 16 == 0 else frozenset(),
+                aligned=frozenset({"width", "dy_stride", *strides}) if width % 16 == 0 else frozenset(),
             )  # fmt: skip
