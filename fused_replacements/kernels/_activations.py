@@ -1,8 +1,8 @@
 """The activations of ``fused_replacements/_activations.py`` as Triton device functions, and their derivatives.
 
-All take and return fp32 in registers. A tensor stands left of a constant: Triton's interpreter needs it so. ``activate`` and ``activate_with_slope`` pick one by its name, a constexpr; the
+All take and return fp32 in registers. ``activate`` and ``activate_with_slope`` pick one by its name, a constexpr; the
 second shares what value and derivative have in common. A NaN comes out as NaN, as it does in PyTorch: a maximum
-would hide it.
+would hide it. Tensors stand left of constants: Triton's interpreter needs them so.
 """
 
 from __future__ import annotations
@@ -72,24 +72,25 @@ def quick_gelu(x):
 def activate(x, ACTIVATION: tl.constexpr):
     """The activation called ``ACTIVATION`` of ``x``."""
     if ACTIVATION == "identity":
-        return x
+        y = x
     elif ACTIVATION == "relu":
-        return relu(x)
+        y = relu(x)
     elif ACTIVATION == "relu_squared":
-        return relu_squared(x)
+        y = relu_squared(x)
     elif ACTIVATION == "sigmoid":
-        return sigmoid(x)
+        y = sigmoid(x)
     elif ACTIVATION == "tanh":
-        return tanh(x)
+        y = tanh(x)
     elif ACTIVATION == "silu":
-        return silu(x)
+        y = silu(x)
     elif ACTIVATION == "gelu":
-        return gelu(x)
+        y = gelu(x)
     elif ACTIVATION == "gelu_tanh":
-        return gelu_tanh(x)
+        y = gelu_tanh(x)
     else:
         tl.static_assert(ACTIVATION == "quick_gelu", "no such activation")
-        return quick_gelu(x)
+        y = quick_gelu(x)
+    return y
 
 
 @triton.jit
@@ -115,24 +116,24 @@ def _gelu_tanh_with_slope(x):
 def activate_with_slope(x, ACTIVATION: tl.constexpr):
     """The activation called ``ACTIVATION`` of ``x``, and its derivative there."""
     if ACTIVATION == "identity":
-        return x, tl.full(x.shape, 1.0, tl.float32)
+        y, slope = x, tl.full(x.shape, 1.0, tl.float32)
     elif ACTIVATION == "relu":
-        return relu(x), tl.where(x <= 0.0, 0.0, 1.0)
+        y, slope = relu(x), tl.where(x <= 0.0, 0.0, 1.0)
     elif ACTIVATION == "relu_squared":
-        positive = relu(x)
-        return positive * positive, 2.0 * positive
+        y, slope = relu_squared(x), relu(x) * 2.0
     elif ACTIVATION == "sigmoid":
-        value = sigmoid(x)
-        return value, value * (1.0 - value)
+        y = sigmoid(x)
+        slope = y * (1.0 - y)
     elif ACTIVATION == "tanh":
-        value = tanh(x)
-        return value, 1.0 - value * value
+        y = tanh(x)
+        slope = 1.0 - y * y
     elif ACTIVATION == "silu":
-        return _gated_with_slope(x, x, 1.0)
+        y, slope = _gated_with_slope(x, x, 1.0)
     elif ACTIVATION == "gelu":
-        return _gelu_with_slope(x)
+        y, slope = _gelu_with_slope(x)
     elif ACTIVATION == "gelu_tanh":
-        return _gelu_tanh_with_slope(x)
+        y, slope = _gelu_tanh_with_slope(x)
     else:
         tl.static_assert(ACTIVATION == "quick_gelu", "no such activation")
-        return _gated_with_slope(x, x * QUICK_GELU_SCALE, QUICK_GELU_SCALE)
+        y, slope = _gated_with_slope(x, x * QUICK_GELU_SCALE, QUICK_GELU_SCALE)
+    return y, slope
