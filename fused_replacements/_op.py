@@ -47,6 +47,8 @@ class Kernels:
     module: str
     launcher: str
     refusal: str = "refuses"
+    cpu: Definition | None = None
+    """What a CPU runs where the compiled definition would need too much memory: Python over other ops (``Composed``)."""
 
     @property
     def launch(self) -> Callable[..., Any]:
@@ -86,6 +88,7 @@ class Op:
         self.definition = definition
         self.kernels = implementation if isinstance(implementation, Kernels) else None
         self.composed = implementation if isinstance(implementation, Composed) else None
+        self.on_cpu = Composed(self.kernels.cpu) if self.kernels is not None and self.kernels.cpu is not None else None
         self.compiled = CompiledKernels(definition)
         self.calls = 0
         """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
@@ -103,7 +106,7 @@ class Op:
         if self.composed is not None and path != "reference":
             return self._run_composed(self.composed, arguments)
         if path == "compiled":
-            return self._run_compiled(arguments)
+            return self._run_compiled(arguments) if self.on_cpu is None else self._run_composed(self.on_cpu, arguments)
         if path == "triton":
             return self._run_triton(arguments)
         return self.run_reference(arguments)
@@ -231,6 +234,7 @@ class FusedOp:
         output_for: str | None = None,
     ) -> None:
         self.reference = reference
+        self.constant = tuple(constant)
         self.forward = Op(schema, reference, forward)
         self.name = self.forward.name
         arguments = self.forward.schema.arguments
