@@ -106,7 +106,7 @@ class Op:
         if self.composed is not None and path != "reference":
             return self._run_composed(self.composed, arguments)
         if path == "compiled":
-            return self._run_compiled(arguments) if self.on_cpu is None else self._run_composed(self.on_cpu, arguments)
+            return self.run_compiled(arguments) if self.on_cpu is None else self._run_composed(self.on_cpu, arguments)
         if path == "triton":
             return self._run_triton(arguments)
         return self.run_reference(arguments)
@@ -121,7 +121,7 @@ class Op:
         with autocast_off():
             return composed.function(*arguments)
 
-    def _run_compiled(self, arguments: Sequence[Argument]) -> Any:
+    def run_compiled(self, arguments: Sequence[Argument]) -> Any:
         tensors = leaves(arguments)
         if any(tensor.dtype is torch.float64 or not tensor.numel() for tensor in tensors):
             return self.run_reference(arguments)
@@ -216,6 +216,8 @@ class FusedOp:
         output_for: the tensor argument that backward does without. In its place ``gradient`` and ``backward`` get
             the op's one output, so that the argument can be freed (softmax). ``gradient`` must then be given, and be
             differentiable.
+        added: the tensor argument that is added to the one public output last (a residual, of its shape): its gradient is
+            the incoming one itself, it isn't kept, and the backward op gets None in its place.
 
     Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
     transforms, go through the reference: right, but unfused.
@@ -232,6 +234,7 @@ class FusedOp:
         gradient: Definition | None = None,
         constant: Sequence[str] = (),
         output_for: str | None = None,
+        added: str | None = None,
     ) -> None:
         self.reference = reference
         self.constant = tuple(constant)
@@ -241,7 +244,9 @@ class FusedOp:
         self._tensors = tuple(i for i, a in enumerate(arguments) if str(a.type) in TENSOR_TYPES[:2])
         if any(str(a.type) == TENSOR_TYPES[2] for a in arguments):
             raise ValueError(f"{schema}: a list of tensors has no gradient here; name the tensors one by one")
-        self._learned = tuple(i for i in self._tensors if arguments[i].name not in constant)
+        self._learned = tuple(i for i in self._tensors if arguments[i].name not in (*constant, added))
+        self._added = next((i for i, a in enumerate(arguments) if a.name == added), None)
+        self._differentiable = self._learned if self._added is None else (*self._learned, self._added)
         self.outputs = len(self.forward.schema.returns) - saved
         self.saved = saved
         self._replaced = next((i for i, a in enumerate(arguments) if a.name == output_for), None)
@@ -282,7 +287,7 @@ class FusedOp:
         return outputs[0] if self.outputs == 1 else outputs[: self.outputs]
 
     def _wants_gradient(self, arguments: Sequence[Argument]) -> bool:
-        for i in self._learned:  # noqa: SIM110 - a generator costs 0.5 µs a call
+        for i in self._differentiable:  # noqa: SIM110 - a generator costs 0.5 µs a call
             if arguments[i] is not None and arguments[i].requires_grad:
                 return True
         return False
@@ -320,7 +325,7 @@ class FusedOp:
                     inputs[i] = inputs[i].detach().requires_grad_()
             outputs = self._public(self.reference(*inputs))
             outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-            given = [(output, grad) for output, grad in zip(outputs, grads, strict=True) if grad is not None]
+            given = [(o, grad.to(o.dtype)) for o, grad in zip(outputs, grads, strict=True) if grad is not None]
             found = torch.autograd.grad(
                 [output for output, _ in given],
                 [inputs[i] for i in wanted],
@@ -349,14 +354,15 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
     ``ctx`` is an argument of forward: with ``setup_context`` PyTorch inspects a signature at every call, for 20 µs.
     """
     tensors, learned, count = op._tensors, op._learned, len(op.forward.schema.arguments)
-    replaced = op._replaced
+    replaced, added = op._replaced, op._added
 
     def forward(ctx: Any, *arguments: Argument) -> Any:
         outputs = op.forward.overload(*arguments)
         extra = outputs[op.outputs :] if op.saved else ()
         if extra:
             ctx.mark_non_differentiable(*extra)
-        ctx.save_for_backward(*[outputs if i == replaced else arguments[i] for i in tensors], *extra)
+        kept = [None if i == added else outputs if i == replaced else arguments[i] for i in tensors]
+        ctx.save_for_backward(*kept, *extra)
         ctx.constants = [None if i in tensors else arguments[i] for i in range(count)]
         ctx.set_materialize_grads(False)
         return outputs
@@ -366,6 +372,13 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
         needs = [ctx.needs_input_grad[i] for i in learned]
         if all(grad is None for grad in grads):
             return (None,) * count
+        passed = grads[0] if added is not None and ctx.needs_input_grad[added] else None
+        if passed is None:
+            return computed(ctx, grads, needs)
+        result = computed(ctx, grads, needs) if any(needs) else (None,) * count
+        return (*result[:added], passed, *result[added + 1 :])
+
+    def computed(ctx: Any, grads: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
         kept = ctx.saved_tensors
         inputs = list(ctx.constants)
         for i, tensor in zip(tensors, kept, strict=False):
