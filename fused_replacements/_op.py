@@ -218,6 +218,7 @@ class FusedOp:
             differentiable.
         added: the tensor argument that is added to the one public output last (a residual, of its shape): its gradient is
             the incoming one itself, it isn't kept, and the backward op gets None in its place.
+        keeps_outputs: backward gets the public outputs as well, before the saved ones (attention). There must be some.
 
     Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
     transforms, go through the reference: right, but unfused.
@@ -235,6 +236,7 @@ class FusedOp:
         constant: Sequence[str] = (),
         output_for: str | None = None,
         added: str | None = None,
+        keeps_outputs: bool = False,
     ) -> None:
         self.reference = reference
         self.constant = tuple(constant)
@@ -249,6 +251,7 @@ class FusedOp:
         self._differentiable = self._learned if self._added is None else (*self._learned, self._added)
         self.outputs = len(self.forward.schema.returns) - saved
         self.saved = saved
+        self.kept = saved + (self.outputs if keeps_outputs else 0)
         self._replaced = next((i for i, a in enumerate(arguments) if a.name == output_for), None)
         fake = self._fake_gradient if self._replaced is None else None  # the output's dtype may not be the argument's
         self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, fake)
@@ -278,7 +281,7 @@ class FusedOp:
         reason = self.forward.kernels.refuses(*arguments) if self.forward.kernels else "it has no Triton kernel"
         if reason is None and self.backward.kernels is not None and self._wants_gradient(arguments):
             needs = [arguments[i] is not None and arguments[i].requires_grad for i in self._learned]
-            reason = self.backward.kernels.refuses(*[None] * self.outputs, *arguments, *[None] * self.saved, needs)
+            reason = self.backward.kernels.refuses(*[None] * self.outputs, *arguments, *[None] * self.kept, needs)
         return reason
 
     def _public(self, outputs: Any) -> Any:
@@ -296,7 +299,7 @@ class FusedOp:
         declared = str(self.forward.schema)
         inside = declared[declared.index("(") + 1 : declared.rindex(") ->")]
         grads = ", ".join(f"Tensor? grad{i}" for i in range(self.outputs))
-        saved = "".join(f", Tensor saved{i}" for i in range(self.saved))
+        saved = "".join(f", Tensor saved{i}" for i in range(self.kept))
         return f"{self.name}_backward({grads}, {inside}{saved}, bool[] needs) -> Tensor[]"
 
     def split(self, arguments: Sequence[Argument]) -> tuple[list[Argument], list[Argument], list[Argument], list[bool]]:
@@ -362,7 +365,7 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
         if extra:
             ctx.mark_non_differentiable(*extra)
         kept = [None if i == added else outputs if i == replaced else arguments[i] for i in tensors]
-        ctx.save_for_backward(*kept, *extra)
+        ctx.save_for_backward(*kept, *(outputs if op.kept > op.saved else extra))
         ctx.constants = [None if i in tensors else arguments[i] for i in range(count)]
         ctx.set_materialize_grads(False)
         return outputs
