@@ -10,6 +10,7 @@ Inductor keeps what it built under ``TORCHINDUCTOR_CACHE_DIR``, so a second proc
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -78,7 +79,8 @@ def build(definition: Definition, arguments: Sequence[Argument], threads: int) -
 
     with torch.no_grad():
         mode, fakes = _symbolic(leaves(arguments))
-        with torch._guards.tracing(torch._guards.TracingContext(mode)):
+        # the mode is entered too: what a definition makes itself (arange, a scalar) must be fake as well
+        with mode, torch._guards.tracing(torch._guards.TracingContext(mode)):
             graph = make_fx(flat, decomposition_table=select_decomp_table())(*fakes)
             # the number of threads is part of the key of Inductor's own cache, the sizes at hand are not
             with config.patch({"cpp.threads": threads, "size_asserts": False}):
@@ -96,7 +98,7 @@ def _symbolic(tensors: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
 
     def fake(tensor: Tensor) -> Tensor:
         dims = [DimDynamic.STATIC if size == 1 else DimDynamic.DYNAMIC for size in tensor.shape]
-        context = StatelessSymbolicContext(dynamic_sizes=dims, constraint_sizes=[None] * tensor.dim())
+        context: Any = StatelessSymbolicContext(dynamic_sizes=dims, constraint_sizes=[None] * tensor.dim())
         return mode.from_tensor(tensor.detach(), symbolic_context=context)
 
     return mode, [fake(tensor) for tensor in tensors]
@@ -107,7 +109,8 @@ def _in_clean_thread(work: Callable[[], Boxed]) -> Boxed:
 
     All of those would otherwise be traced into the kernel that later callers share.
     """
-    with ThreadPoolExecutor(1, "fused-replacements-build") as pool:
+    with warnings.catch_warnings(), ThreadPoolExecutor(1, "fused-replacements-build") as pool:
+        warnings.simplefilter("ignore")  # what the compiler deprecates in itself is nothing to the caller
         return pool.submit(work).result()
 
 

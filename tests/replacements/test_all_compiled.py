@@ -1,0 +1,191 @@
+"""Every replacement on the compiled CPU path, held against its definition: numerics, layouts, compile, autocast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from calls import CPU, NAMES, called, described, judge, labels, learned, mapped, sample_of, strided, tensors, variants
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fused_replacements import cpu_path, find
+
+shapes = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+"""What PyTorch's compiler deprecates in itself, raised while it traces."""
+COMMON = [torch.float32, torch.bfloat16]
+
+
+def dtype_id(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize(("name", "label"), variants())
+@pytest.mark.parametrize("dtype", COMMON, ids=dtype_id)
+@shapes
+@given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
+def test_errors_are_those_of_eager(
+    name: str, label: str, dtype: torch.dtype, rows: int, width: int, seed: int
+) -> None:
+    # GIVEN a variant at any shape, with random weights
+    sample = sample_of(name, label, rows, width, dtype, seed)
+    # THEN outputs and gradients are at most twice as far from fp64 as eager's
+    assert not described(judge(find(name), sample))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), variants())
+@shapes
+@given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
+def test_errors_are_those_of_eager_in_fp16(name: str, label: str, rows: int, width: int, seed: int) -> None:
+    assert not described(judge(find(name), sample_of(name, label, rows, width, torch.float16, seed)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("how", ["sliced", "transposed"])
+def test_strides_are_honoured(name: str, how: str) -> None:
+    # GIVEN every tensor of two dimensions or more at strides of its own, the gaps filled with NaN
+    label = labels(name)[0]
+    sample = mapped(sample_of(name, label, 6, 48, torch.float32), lambda tensor: strided(tensor, how))
+    assert any(not tensor.is_contiguous() for tensor in tensors(sample)) or all(t.dim() < 2 for t in tensors(sample))
+    # THEN the results are right all the same
+    assert not described(judge(find(name), sample))
+
+
+@pytest.mark.parametrize(("name", "label"), variants())
+@pytest.mark.parametrize(("rows", "width"), [(0, 16), (1, 1)])
+def test_no_rows_and_one_element(name: str, label: str, rows: int, width: int) -> None:
+    with cpu_path("compiled" if label == labels(name)[0] else "reference"):
+        assert not described(judge(find(name), sample_of(name, label, rows, width, torch.float32)))
+
+
+@pytest.mark.parametrize(("name", "label"), variants())
+def test_fp64_gradients_are_those_of_finite_differences(name: str, label: str) -> None:
+    # GIVEN the reference path, which fp64 takes
+    replacement = find(name)
+    sample = sample_of(name, label, 3, 8, torch.float64)
+    result = called(replacement, replacement.function, sample)
+    if not result.gradients:
+        pytest.skip("nothing of this variant has a gradient")
+    flags = iter(learned(replacement, sample))
+    mine = mapped(sample, lambda tensor: tensor.detach().requires_grad_(next(flags)))
+    leaves = [tensor for tensor in tensors(mine) if tensor.requires_grad]
+
+    def function(*given_leaves: torch.Tensor) -> Any:
+        rest = iter(given_leaves)
+        called_with = mapped(mine, lambda tensor: next(rest) if tensor.requires_grad else tensor)
+        outputs = replacement.function(*called_with.args, **called_with.kwargs)
+        outputs = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+        return tuple(output for output in outputs if output.requires_grad)
+
+    # THEN the derived or given backward is the derivative
+    assert torch.autograd.gradcheck(function, leaves, atol=1e-6, rtol=1e-4, nondet_tol=0.0)
+
+
+@pytest.mark.parametrize(("name", "label"), variants())
+def test_two_runs_give_the_same_bits(name: str, label: str) -> None:
+    with cpu_path("compiled" if label == labels(name)[0] else "reference"):
+        replacement, sample = find(name), sample_of(name, label, 7, 96, torch.float32)
+        once, twice = (called(replacement, _seeded(replacement.function), sample) for _ in range(2))
+    for first, second in zip(once.all(), twice.all(), strict=True):
+        assert (first is None) == (second is None)
+        assert first is None or second is None or torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+def _seeded(function: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        torch.manual_seed(3)
+        return function(*args, **kwargs)
+
+    return run
+
+
+@dynamo
+@pytest.mark.parametrize(("name", "label"), variants(first_only=True))
+def test_compiles_into_one_graph(name: str, label: str) -> None:
+    # GIVEN the op inside a function that torch.compile takes whole
+    replacement, sample = find(name), sample_of(name, label, 6, 32, torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(replacement.function, fullgraph=True, backend="aot_eager", dynamic=True)
+    # WHEN it runs, THEN outputs and gradients are those of the op alone
+    inside, alone = (called(replacement, _seeded(f), sample) for f in (compiled, replacement.function))
+    for first, second in zip(inside.all(), alone.all(), strict=True):
+        assert (first is None) == (second is None)
+        assert first is None or second is None or torch.allclose(first, second, atol=1e-6, rtol=1e-5, equal_nan=True)
+
+
+@dynamo
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), variants())
+def test_every_variant_compiles_with_inductor(name: str, label: str) -> None:
+    replacement, sample = find(name), sample_of(name, label, 6, 32, torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(replacement.function, fullgraph=True)
+    inside, alone = (called(replacement, _seeded(f), sample) for f in (compiled, replacement.function))
+    for first, second in zip(inside.all(), alone.all(), strict=True):
+        assert first is None or second is None or torch.allclose(first, second, atol=1e-5, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize(("name", "label"), variants())
+def test_autocast_gives_the_dtypes_of_eager(name: str, label: str) -> None:
+    # GIVEN a model under bf16 autocast, where some inputs are bf16 already and parameters are fp32
+    replacement = find(name)
+    for first in (torch.float32, torch.bfloat16):
+        sample = sample_of(name, label, 4, 32, torch.float32)
+        count = iter(range(1000))
+        sample = mapped(
+            sample, lambda t, first=first, count=count: t.to(first) if next(count) == 0 and t.is_floating_point() else t
+        )
+        if replacement.supports(*sample.args, **sample.kwargs) is not None:
+            continue
+        with cpu_path("reference"), torch.autocast("cpu", torch.bfloat16):
+            fused = called(replacement, replacement.function, sample, backward=False)
+            eager = called(replacement, replacement.reference, sample, backward=False)
+        # THEN each output has the dtype that the eager code gives
+        assert [output.dtype for output in fused.outputs] == [output.dtype for output in eager.outputs]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_compile_nothing_new(name: str) -> None:
+    # GIVEN an op that has run at one length and at another of the same size class
+    replacement = find(name)
+    for rows in (5, 9):
+        called(replacement, replacement.function, sample_of(name, labels(name)[0], rows, 32, torch.float32))
+    built = [op.forward.compiled.built + op.backward.compiled.built for op in replacement.ops]
+    # WHEN it meets further lengths, THEN no kernel is built
+    for rows in (6, 13, 17):
+        called(replacement, replacement.function, sample_of(name, labels(name)[0], rows, 32, torch.float32))
+    assert [op.forward.compiled.built + op.backward.compiled.built for op in replacement.ops] == built
+
+
+@pytest.mark.parametrize(("name", "label"), variants())
+def test_the_dispatcher_finds_no_fault(name: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN the arguments with which the function calls its ops, forward and backward
+    seen: list[tuple[Any, tuple[Any, ...]]] = []
+    replacement = find(name)
+    for op in replacement.ops:
+        for half in (op.forward, op.backward):
+            original = half.run_reference
+
+            def record(arguments: Any, half: Any = half, original: Any = original) -> Any:
+                detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in arguments]
+                seen.append((half.overload, tuple(detached)))
+                return original(arguments)
+
+            monkeypatch.setattr(half, "run_reference", record)
+    sample = sample_of(name, label, 5, 24, torch.float32)
+    with cpu_path("reference"):
+        called(replacement, replacement.function, sample)
+        calls = list(seen)
+        # THEN the schema, the fake implementation and ahead-of-time dispatch agree with what runs
+        for overload, arguments in calls:
+            torch.library.opcheck(
+                overload, arguments, test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+            )
+    assert calls or not replacement.ops
+
+
+def test_samples_cover_the_registry() -> None:
+    assert all(list(find(name).samples(3, 16, torch.float32, CPU)) for name in NAMES)
