@@ -116,35 +116,37 @@ ROUNDINGS = {torch.float32: 2.0, torch.bfloat16: 0.5, torch.float16: 0.5, torch.
 and in fp32 sums of another order differ by a few."""
 
 
-def worse_than_eager(fused: Result, eager: Result, exact: Result) -> list[str]:
-    """Where the error of ``fused`` is over twice that of ``eager``, in words."""
+def worse_than_eager(fused: Result, eager: Result, exact: Result, floor: float = 0.0) -> list[str]:
+    """Where the error of ``fused`` is over twice that of ``eager``, in words.
+
+    ``floor`` is the least magnitude that roundings are taken relative to: the gradient of a norm of one element is
+    the difference of two equal numbers, and only its size before that says what an error is.
+    """
     assert len(fused.all()) == len(eager.all()) == len(exact.all())
     found = []
     for place, (mine, its, true) in enumerate(zip(fused.all(), eager.all(), exact.all(), strict=True)):
         where = f"output {place}" if place < len(fused.outputs) else f"gradient {place - len(fused.outputs)}"
         if its is None or true is None or not its.numel():
             continue
-        if mine is None:
-            found.append(f"{where} is missing")
-            continue
-        if mine.shape != its.shape or mine.dtype != its.dtype:
-            found.append(f"{where} is {mine.dtype}{tuple(mine.shape)}, not {its.dtype}{tuple(its.shape)}")
-            continue
-        if not torch.equal(mine.isnan(), its.isnan()):
-            found.append(f"{where} has NaN elsewhere than the definition")
-            continue
-        mine, its, true = (torch.nan_to_num(t.double(), 0.0, 3e38, -3e38) for t in (mine, its, true))
-        scale = float(true.abs().max())
-        allowed = 2 * float((its - true).abs().max()) + ROUNDINGS[fused.all()[place].dtype] * scale * torch.finfo(
-            fused.all()[place].dtype
-        ).eps
-        off = float((mine - true).abs().max())
-        if off > allowed:
-            found.append(f"{where}: error {off:.3g}, allowed {allowed:.3g} (eager {float((its - true).abs().max()):.3g})")
+        reason = "it is missing" if mine is None else _difference(mine, its, true, floor)
+        if reason:
+            found.append(f"{where}: {reason}")
     return found
 
 
-def judge(replacement: Replacement, sample: Sample, *, backward: bool = True) -> list[str]:
+def _difference(mine: Tensor, its: Tensor, true: Tensor, floor: float) -> str | None:
+    if mine.shape != its.shape or mine.dtype != its.dtype:
+        return f"it is {mine.dtype}{tuple(mine.shape)}, not {its.dtype}{tuple(its.shape)}"
+    if not torch.equal(mine.isnan(), its.isnan()):
+        return "it has NaN elsewhere than the definition"
+    rounding = ROUNDINGS[mine.dtype] * torch.finfo(mine.dtype).eps
+    mine, its, true = (torch.nan_to_num(t.double(), 0.0, 3e38, -3e38) for t in (mine, its, true))
+    eager_error, error = float((its - true).abs().max()), float((mine - true).abs().max())
+    allowed = 2 * eager_error + rounding * max(floor, float(true.abs().max()))
+    return f"error {error:.3g}, allowed {allowed:.3g} (eager {eager_error:.3g})" if error > allowed else None
+
+
+def judge(replacement: Replacement, sample: Sample, *, backward: bool = True, floor: float = 0.0) -> list[str]:
     """What is wrong with the fused result for ``sample``; no input may have changed on the way."""
     before = [(tensor, tensor.clone(), tensor._version) for tensor in tensors(sample)]
     fused = called(replacement, replacement.function, sample, backward=backward)
@@ -155,7 +157,7 @@ def judge(replacement: Replacement, sample: Sample, *, backward: bool = True) ->
     ]
     eager = called(replacement, replacement.reference, sample, backward=backward)
     exact = called(replacement, replacement.reference, doubled(sample), backward=backward)
-    return wrong + worse_than_eager(fused, eager, exact)
+    return wrong + worse_than_eager(fused, eager, exact, floor)
 
 
 def strided(tensor: Tensor, how: str) -> Tensor:

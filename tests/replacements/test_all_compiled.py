@@ -26,9 +26,7 @@ def dtype_id(dtype: torch.dtype) -> str:
 @pytest.mark.parametrize("dtype", COMMON, ids=dtype_id)
 @shapes
 @given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
-def test_errors_are_those_of_eager(
-    name: str, label: str, dtype: torch.dtype, rows: int, width: int, seed: int
-) -> None:
+def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype, rows: int, width: int, seed: int) -> None:
     # GIVEN a variant at any shape, with random weights
     sample = sample_of(name, label, rows, width, dtype, seed)
     # THEN outputs and gradients are at most twice as far from fp64 as eager's
@@ -58,7 +56,7 @@ def test_strides_are_honoured(name: str, how: str) -> None:
 @pytest.mark.parametrize(("rows", "width"), [(0, 16), (1, 1)])
 def test_no_rows_and_one_element(name: str, label: str, rows: int, width: int) -> None:
     with cpu_path("compiled" if label == labels(name)[0] else "reference"):
-        assert not described(judge(find(name), sample_of(name, label, rows, width, torch.float32)))
+        assert not described(judge(find(name), sample_of(name, label, rows, width, torch.float32), floor=1.0))
 
 
 @pytest.mark.parametrize(("name", "label"), variants())
