@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SOURCES := auditor fused_replacements tests examples benchmarks
 
-.PHONY: audit test test-all lint types format ci clean
+.PHONY: audit test test-all kernels lint types format ci clean
 
 audit: $(VENV)/.installed  ## profile an example and print its report
 	$(BIN)/fusion-audit run examples/llama_block.py
@@ -17,6 +17,9 @@ test: $(VENV)/.installed-dev  ## every test but the slow ones
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
+
+kernels: $(VENV)/.installed  ## compile every Triton kernel for four GPUs and print what the gates say
+	$(BIN)/python -m fused_replacements.gates
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check $(SOURCES)

@@ -130,7 +130,7 @@ def _share(module: Module, layout: str, shape: tuple[int, ...]) -> tuple[int | N
 
 
 def _tiles(module: Module, layout: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """For each dimension the elements that a thread has in a row and those that all threads cover at once; the order."""
+    """For each dimension the elements that a thread has in a row and that all threads cover at once; the order."""
     if layout.startswith("#ttg.slice"):
         dim, parent = re.search(r"dim = (\d+)", layout), re.search(r"parent = (#.*)}>$", layout)
         if dim is None or parent is None:
@@ -157,5 +157,5 @@ def _linear_share(layout: str, shape: tuple[int, ...]) -> int | None:
         if found is None:
             return None
         bases[name] = [base for base in re.findall(r"\[([\d, ]+)\]", found[1] or "") if base.strip("0, ")]
-    covered = 2 ** sum(len(found) for found in bases.values())
-    return int(2 ** len(bases["register"])) * max(1, prod(shape) // covered)
+    covered = 1 << sum(len(found) for found in bases.values())
+    return (1 << len(bases["register"])) * max(1, prod(shape) // covered)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from fused_replacements.gates.accesses import Access, accesses
 from fused_replacements.gates.compile import aot
@@ -43,10 +43,21 @@ class Facts:
 def gather(case: KernelCase, target: Target) -> Facts:
     """Compile ``case`` for ``target`` and read the result. A compiler's failure is a fact, not an exception."""
     expected = Expected(case.label, case.warps, case.loads, case.stores, case.tensor_cores, case.narrow)
-    try:
-        compiled = aot(case, target)
-    except Exception as error:  # the compiler raises many kinds, its own and Python's
-        return Facts(expected, _in_a_line(error))
+    key = (case.kernel, tuple(case.arguments.items()), case.warps, case.stages, case.aligned, case.vectors, target)
+    if key not in _seen:
+        try:
+            _seen[key] = _read(case, target, expected)
+        except Exception as error:  # the compiler raises many kinds, its own and Python's
+            _seen[key] = Facts(expected, in_a_line(error))
+    return replace(_seen[key], expected=expected)
+
+
+_seen: dict[Any, Facts] = {}
+"""Of this process: many kernels are the same at several widths."""
+
+
+def _read(case: KernelCase, target: Target, expected: Expected) -> Facts:
+    compiled = aot(case, target)
     shared = int(compiled.metadata.shared)
     if target.backend == "cuda":
         machine, usage = read_ptx(compiled.asm["ptx"]), read_cubin(compiled.asm["cubin"], shared)
@@ -62,6 +73,7 @@ def gather(case: KernelCase, target: Target) -> Facts:
     )
 
 
-def _in_a_line(error: Exception) -> str:
+def in_a_line(error: Exception) -> str:
+    """The kind of ``error`` and the last line of what it says, where compilers put the point."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"

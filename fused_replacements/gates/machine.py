@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _PTX: Final = re.compile(r"^\s*(?:@!?%p\d+\s+)?(ld|st|atom|red)((?:\.[\w:]+)*\.global(?:\.[\w:]+)*)\s", re.M)
-_PTX_ASYNC: Final = re.compile(r"^\s*(?:@!?%p\d+\s+)?cp\.async\.c[ag]\.shared\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\w+)", re.M)
+_PTX_ASYNC: Final = re.compile(
+    r"^\s*(?:@!?%p\d+\s+)?cp\.async\.c[ag]\.shared\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\w+)", re.M
+)
 _PTX_MATRIX: Final = re.compile(r"^\s*(?:@!?%p\d+\s+)?(?:mma\.sync|wgmma\.mma_async|tcgen05\.mma)", re.M)
 _PTX_FP64: Final = re.compile(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.]*\.f64[\w.]*)\s", re.M)
 _AMD: Final = re.compile(r"^\s*(?:buffer|global|flat)_(load|store|atomic)_(\w+)", re.M)
@@ -35,7 +37,8 @@ class Machine:
 
 def read_ptx(text: str) -> Machine:
     """What PTX says. A load, store or copy to shared memory of up to 16 (sm_100: 32) bytes is one instruction."""
-    loads, stores, atomics = [int(size, 0) for size in _PTX_ASYNC.findall(text)], [], 0
+    loads, atomics = [int(size, 0) for size in _PTX_ASYNC.findall(text)], 0
+    stores: list[int] = []
     for kind, modifiers in _PTX.findall(text):
         if kind in ("ld", "st"):
             (loads if kind == "ld" else stores).append(_ptx_bytes(modifiers))
@@ -53,7 +56,9 @@ def _ptx_bytes(modifiers: str) -> int:
 
 def read_amdgcn(text: str) -> Machine:
     """What GCN assembly says. Scalar loads (``s_load``) are left out: they read the kernel's arguments."""
-    loads, stores, atomics = [], [], 0
+    loads: list[int] = []
+    stores: list[int] = []
+    atomics = 0
     for kind, size in _AMD.findall(text):
         if kind == "atomic":
             atomics += 1

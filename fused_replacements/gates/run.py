@@ -12,6 +12,7 @@ import os
 import pkgutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -20,13 +21,20 @@ from typing import Final
 
 import fused_replacements.kernels
 from fused_replacements.gates.check import Verdict, failures, judge
-from fused_replacements.gates.facts import Facts, gather
+from fused_replacements.gates.facts import Expected, Facts, gather, in_a_line
 from fused_replacements.gates.occupancy import Occupancy, estimate
 from fused_replacements.gates.targets import TARGETS, named
 
+ALL_TARGETS: Final = tuple(target.name for target in TARGETS)
 WIDTHS: Final = (1024, 2048, 4096, 8192, 16384, 1000, 4095, 5120)
 """Powers of two; 1000 and 4095, of which Triton knows no alignment; 5120, aligned but padded to 8192."""
 DTYPES: Final = ("bf16", "fp16", "fp32")
+REPRESENTATIVE: Final = (
+    *((width, "bf16") for width in WIDTHS),
+    *((width, "fp32") for width in (1024, 4096, 16384, 4095)),
+    (4096, "fp16"),
+)
+"""Widths in bf16, and fewer of them in fp32. In fp16, one: its code is that of bf16 but for the conversions."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +79,63 @@ def kernel_modules() -> list[str]:
 
 
 def tasks(
-    modules: Iterable[str], widths: Iterable[int] = WIDTHS, dtypes: Iterable[str] = DTYPES,
-    targets: Iterable[str] = tuple(target.name for target in TARGETS),
-) -> list[Task]:  # fmt: skip
+    modules: Iterable[str],
+    widths: Iterable[int] = WIDTHS,
+    dtypes: Iterable[str] = DTYPES,
+    targets: Iterable[str] = ALL_TARGETS,
+) -> list[Task]:
+    """All combinations."""
     return [Task(*choice) for choice in product(modules, widths, dtypes, targets)]
+
+
+def representative(modules: Iterable[str], targets: Iterable[str] = ALL_TARGETS) -> list[Task]:
+    """The pairs of ``REPRESENTATIVE``: a third of all combinations, minutes instead of a quarter of an hour."""
+    return [Task(module, *pair, target) for module, pair, target in product(modules, REPRESENTATIVE, targets)]
 
 
 def compile_all(task: Task) -> list[Facts]:
     """The facts of every case of ``task``. For a process without ``TRITON_INTERPRET``."""
-    module = importlib.import_module(task.module)
-    return [gather(case, named(task.target)) for case in module.cases(task.width, task.dtype)]
+    try:
+        cases = list(importlib.import_module(task.module).cases(task.width, task.dtype))
+    except Exception as error:  # a module may fail in any way; it is reported, and the others are judged
+        return [_of_module(in_a_line(error))]
+    if not cases:
+        return [_of_module(f"no case at width {task.width} in {task.dtype}")]
+    return [gather(case, named(task.target)) for case in cases]
 
 
 def run(todo: Iterable[Task], jobs: int | None = None) -> Iterator[Result]:
-    """Judge all of ``todo`` in ``jobs`` processes, in order. ``RuntimeError`` where one of a task's cases is missing."""
-    todo = list(todo)
-    count = max(1, min(jobs or os.cpu_count() or 1, len(todo)))
-    with _compiling(), ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        for task, found in zip(todo, pool.map(compile_all, todo), strict=True):
-            if not found:
-                raise RuntimeError(f"{task.module} has no case for {task.dtype} at width {task.width}")
-            for facts in found:
-                verdicts = judge(facts, task.width, named(task.target))
-                yield Result(task.module, task.width, task.dtype, task.target, facts, verdicts)
+    """Judge all of ``todo`` in ``jobs`` processes (one for each processor), in order. A module without cases fails."""
+    for task, found in _compiled(list(todo), jobs or os.cpu_count() or 1):
+        for facts in found:
+            verdicts = judge(facts, task.width, named(task.target))
+            yield Result(task.module, task.width, task.dtype, task.target, facts, verdicts)
+
+
+def _compiled(todo: list[Task], jobs: int) -> Iterator[tuple[Task, list[Facts]]]:
+    with ProcessPoolExecutor(max(1, min(jobs, len(todo))), get_context("spawn")) as pool:
+        with _compiling():
+            futures = [pool.submit(compile_all, task) for task in todo]
+        for task, future in zip(todo, futures, strict=True):
+            try:
+                yield task, future.result()
+            except BrokenProcessPool:
+                yield task, _alone(task)
+
+
+def _alone(task: Task) -> list[Facts]:
+    """``task`` in a process that nothing else runs in: some other task ended the process that they shared, or it did."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        with _compiling():
+            future = pool.submit(compile_all, task)
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            return [_of_module("the compiler ended its process")]
+
+
+def _of_module(error: str) -> Facts:
+    return Facts(Expected("(the module)", 1, None, None, False), error)
 
 
 @contextmanager
