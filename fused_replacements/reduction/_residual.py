@@ -58,7 +58,7 @@ class ResidualOp(FusedOp):
         total, *rest, needs = arguments
         if dnorm is None:
             assert dtotal is not None
-            vectors = [r for r, need in zip(self._vectors(rest), needs[1:], strict=True) if need]
+            vectors = [v for v, need in zip(self._vectors(rest), needs[1:], strict=True) if need and v is not None]
             return [dtotal.to(total.dtype, copy=True)] * needs[0] + [torch.zeros_like(vector) for vector in vectors]
         found = self.norm_gradient(dnorm, total, *rest, needs)
         if needs[0] and dtotal is not None:

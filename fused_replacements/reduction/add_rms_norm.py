@@ -55,7 +55,8 @@ def _normalised(total: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return h * r, r
 
 
-def _norm(total: Tensor, weight: Tensor | None, eps: float, offset: float, cast: str) -> Tensor:
+def definition(total: Tensor, weight: Tensor | None, eps: float, offset: float, cast: str) -> Tensor:
+    """RMS norm in plain PyTorch."""
     n, _ = _normalised(total, eps)
     if cast == "llama":
         n = n.to(total.dtype)
@@ -64,7 +65,7 @@ def _norm(total: Tensor, weight: Tensor | None, eps: float, offset: float, cast:
     return n.to(total.dtype)
 
 
-def _norm_gradient(
+def gradient(
     dy: Tensor, total: Tensor, weight: Tensor | None, eps: float, offset: float, cast: str, needs: list[bool]
 ) -> list[Tensor]:
     """Of ``total`` and ``weight``, where ``needs`` says so; no power of 1/rms above the first occurs."""
@@ -82,8 +83,8 @@ def _norm_gradient(
 
 OP = ResidualOp(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float offset, str cast) -> (Tensor, Tensor)",
-    _norm,
-    _norm_gradient,
+    definition,
+    gradient,
     forward=Kernels("add_rms_norm", "forward"),
     backward=Kernels("add_rms_norm", "backward", "refuses_backward"),
 )
@@ -122,7 +123,7 @@ def reference(
 ) -> tuple[Tensor, Tensor]:
     """The definition, op by op."""
     total = x + residual
-    return _norm(total, weight, eps, offset, cast), total
+    return definition(total, weight, eps, offset, cast), total
 
 
 def supports(
