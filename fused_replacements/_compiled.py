@@ -27,6 +27,7 @@ SERIAL_ELEMENTS = 32768
 
 _lock = threading.RLock()
 _PLACE = torch.empty(0, device="meta")
+_UNKNOWN = object()
 
 
 def leaves(arguments: Sequence[Argument]) -> list[Tensor]:
@@ -86,7 +87,7 @@ def build(definition: Definition, arguments: Sequence[Argument], threads: int) -
             with config.patch({"cpp.threads": threads, "size_asserts": False}):
                 compiled = compile_fx_inner(graph, fakes)
     inner = getattr(compiled, "current_callable", None)
-    return inner if callable(inner) else compiled  # type: ignore[return-value]
+    return inner if callable(inner) else compiled
 
 
 def _symbolic(tensors: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
@@ -114,40 +115,59 @@ def _in_clean_thread(work: Callable[[], Boxed]) -> Boxed:
         return pool.submit(work).result()
 
 
+def _described(argument: Argument) -> object:
+    if isinstance(argument, Tensor):
+        return (argument.shape, argument.stride(), argument.dtype)
+    return tuple(map(_described, argument)) if isinstance(argument, (list, tuple)) else argument
+
+
+def shape_key(count: int) -> Callable[..., object]:
+    """A function of (threads, ``count`` arguments) that gives a key of their shapes, strides, dtypes and constants.
+
+    It runs at every call, so its source is written out for the number of arguments, as ``namedtuple`` does: a loop
+    would cost 1 µs more.
+    """
+    names = [f"a{i}" for i in range(count)]
+    tensor = "({0}.shape, {0}.stride(), {0}.dtype) if type({0}) in tensors"
+    part = f"{tensor} else {{0}} if type({{0}}) in plain else described({{0}})"
+    source = f"lambda threads, {', '.join(names)}: (threads, {', '.join(part.format(name) for name in names)})"
+    scope = {
+        "tensors": frozenset({Tensor, torch.nn.Parameter}),
+        "plain": frozenset({type(None), float, int, bool, str}),
+        "described": _described,
+    }
+    key: Callable[..., object] = eval(source, scope)  # made of numbers only
+    return key
+
+
 class CompiledKernels:
     """The compiled kernels of one definition, found by the shapes at hand, then by their class, then built."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, count: int) -> None:
         self._definition = definition
-        self._by_shape: dict[object, Boxed] = {}
+        self._shapes_of = shape_key(count)
+        self._by_shape: dict[object, Boxed | None] = {}
         self._by_class: dict[object, Boxed] = {}
 
-    def find(self, arguments: Sequence[Argument]) -> Boxed:
-        """The kernel for ``arguments``. Raises what the compiler raises."""
-        exact = self._shape_key(arguments)
-        kernel = self._by_shape.get(exact)
-        if kernel is None:
-            kernel = self._of_class(arguments)
+    def find(self, arguments: Sequence[Argument]) -> Boxed | None:
+        """The kernel for ``arguments``, or None where the definition itself is to run: fp64, and nothing to compute.
+
+        Raises what the compiler raises.
+        """
+        key = self._shapes_of(torch.get_num_threads(), *arguments)
+        kernel = self._by_shape.get(key, _UNKNOWN)
+        if kernel is _UNKNOWN:
+            plain = any(tensor.dtype is torch.float64 or not tensor.numel() for tensor in leaves(arguments))
+            kernel = None if plain else self._of_class(arguments)
             if len(self._by_shape) > 4096:  # a generating loop meets a new length at every step
                 self._by_shape.clear()
-            self._by_shape[exact] = kernel
-        return kernel
+            self._by_shape[key] = kernel
+        return kernel  # type: ignore[return-value]
 
     @property
     def built(self) -> int:
         """How many classes of inputs have a kernel: it must not grow with the sequence length."""
         return len(self._by_class)
-
-    def _shape_key(self, arguments: Sequence[Argument]) -> object:
-        parts: list[object] = [torch.get_num_threads()]
-        for argument in arguments:
-            if isinstance(argument, Tensor):
-                parts += (argument.shape, argument.stride(), argument.dtype)
-            elif isinstance(argument, list):
-                parts.append(self._shape_key(argument))
-            else:
-                parts.append(argument)
-        return tuple(parts)
 
     def _of_class(self, arguments: Sequence[Argument]) -> Boxed:
         tensors = leaves(arguments)

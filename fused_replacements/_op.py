@@ -48,7 +48,7 @@ class Kernels:
     launcher: str
     refusal: str = "refuses"
     cpu: Definition | None = None
-    """What a CPU runs where the compiled definition would need too much memory: Python over other ops (``Composed``)."""
+    """What a CPU runs where the compiled definition would need too much memory: Python over other ops."""
 
     @property
     def launch(self) -> Callable[..., Any]:
@@ -89,7 +89,7 @@ class Op:
         self.kernels = implementation if isinstance(implementation, Kernels) else None
         self.composed = implementation if isinstance(implementation, Composed) else None
         self.on_cpu = Composed(self.kernels.cpu) if self.kernels is not None and self.kernels.cpu is not None else None
-        self.compiled = CompiledKernels(definition)
+        self.compiled = CompiledKernels(definition, len(self.schema.arguments))
         self.calls = 0
         """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
         self.single = len(self.schema.returns) == 1
@@ -122,16 +122,15 @@ class Op:
             return composed.function(*arguments)
 
     def run_compiled(self, arguments: Sequence[Argument]) -> Any:
-        tensors = leaves(arguments)
-        if any(tensor.dtype is torch.float64 or not tensor.numel() for tensor in tensors):
-            return self.run_reference(arguments)
         try:
             kernel = self.compiled.find(arguments)
         except Exception as error:  # the compiler raises many kinds: no g++, no headers, an op that it doesn't know
             say_unfused(self.name, f"no kernel could be compiled for this CPU ({_first_line(error)})")
             return self.run_reference(arguments)
-        outputs = kernel(tensors)
-        return outputs[0] if self.single and not self.is_list else list(outputs) if self.is_list else tuple(outputs)
+        if kernel is None:
+            return self.run_reference(arguments)
+        outputs = kernel(leaves(arguments))
+        return list(outputs) if self.is_list else outputs[0] if self.single else tuple(outputs)
 
     def _run_triton(self, arguments: Sequence[Argument]) -> Any:
         reason = self._refusal(arguments)
@@ -216,9 +215,10 @@ class FusedOp:
         output_for: the tensor argument that backward does without. In its place ``gradient`` and ``backward`` get
             the op's one output, so that the argument can be freed (softmax). ``gradient`` must then be given, and be
             differentiable.
-        added: the tensor argument that is added to the one public output last (a residual, of its shape): its gradient is
-            the incoming one itself, it isn't kept, and the backward op gets None in its place.
-        keeps_outputs: backward gets the public outputs as well, before the saved ones (attention). There must be some.
+        added: the tensor argument that is added to the one public output last (a residual, of its shape): its
+            gradient is the incoming one itself, it isn't kept, and the backward op gets None in its place.
+        keeps_outputs: backward gets the public outputs as well, before the saved ones (attention). There must be
+            some saved ones.
 
     Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
     transforms, go through the reference: right, but unfused.
@@ -256,15 +256,20 @@ class FusedOp:
         fake = self._fake_gradient if self._replaced is None else None  # the output's dtype may not be the argument's
         self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, fake)
         self._function = _function(self)
+        self._apply: Callable[..., Any] = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
 
     def __call__(self, *arguments: Argument) -> Any:
-        if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        learns = torch.is_grad_enabled() and self._wants_gradient(arguments)
+        if torch.compiler.is_compiling():
+            outputs = self._function.apply(*arguments) if learns else self.forward.overload(*arguments)
+        elif torch._C._are_functorch_transforms_active():
             # a transform (vmap, jvp, hessian) needs rules that only the reference's own ops have
             say_unfused(self.name, "it is called inside a torch.func transform")
-            return self._public(self.reference(*arguments))
-        if torch.is_grad_enabled() and self._wants_gradient(arguments):
-            return self._public(self._function.apply(*arguments))
-        return self._public(self.forward.overload(*arguments))
+            outputs = self.reference(*arguments)
+        else:
+            # Function.apply in Python looks for transforms, which are out already, and costs 2 µs
+            outputs = self._apply(*arguments) if learns else self.forward.overload(*arguments)
+        return self._public(outputs) if self.saved else outputs
 
     def refuses(self, *arguments: Argument) -> str | None:
         """Why the Triton kernels can't take these arguments where they are, or None. On a CPU they are not used.
@@ -358,16 +363,21 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
     """
     tensors, learned, count = op._tensors, op._learned, len(op.forward.schema.arguments)
     replaced, added = op._replaced, op._added
+    blanks = [i in tensors for i in range(count)]
+    simple = replaced is None and added is None and not op.kept
 
     def forward(ctx: Any, *arguments: Argument) -> Any:
         outputs = op.forward.overload(*arguments)
+        ctx.set_materialize_grads(False)
+        ctx.constants = [None if blank else argument for blank, argument in zip(blanks, arguments, strict=True)]
+        if simple:  # most ops; this path is the cost of every call that learns
+            ctx.save_for_backward(*[arguments[i] for i in tensors])
+            return outputs
         extra = outputs[op.outputs :] if op.saved else ()
         if extra:
             ctx.mark_non_differentiable(*extra)
         kept = [None if i == added else outputs if i == replaced else arguments[i] for i in tensors]
         ctx.save_for_backward(*kept, *(outputs if op.kept > op.saved else extra))
-        ctx.constants = [None if i in tensors else arguments[i] for i in range(count)]
-        ctx.set_materialize_grads(False)
         return outputs
 
     def backward(ctx: Any, *all_grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -375,9 +385,9 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
         needs = [ctx.needs_input_grad[i] for i in learned]
         if all(grad is None for grad in grads):
             return (None,) * count
-        passed = grads[0] if added is not None and ctx.needs_input_grad[added] else None
-        if passed is None:
+        if added is None or not ctx.needs_input_grad[added]:
             return computed(ctx, grads, needs)
+        passed = grads[0]
         result = computed(ctx, grads, needs) if any(needs) else (None,) * count
         return (*result[:added], passed, *result[added + 1 :])
 

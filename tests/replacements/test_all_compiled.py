@@ -18,11 +18,17 @@ dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 COMMON = [torch.float32, torch.bfloat16]
 
 
+def common_first() -> list[Any]:
+    """Every variant; all but the first of a replacement are slow, as each is some kernels to compile."""
+    first = set(variants(first_only=True))
+    return [pytest.param(*v, marks=[] if v in first else pytest.mark.slow) for v in variants()]
+
+
 def dtype_id(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@pytest.mark.parametrize(("name", "label"), variants())
+@pytest.mark.parametrize(("name", "label"), common_first())
 @pytest.mark.parametrize("dtype", COMMON, ids=dtype_id)
 @shapes
 @given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
@@ -34,7 +40,7 @@ def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype, ro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "label"), variants())
+@pytest.mark.parametrize(("name", "label"), variants(first_only=True))
 @shapes
 @given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
 def test_errors_are_those_of_eager_in_fp16(name: str, label: str, rows: int, width: int, seed: int) -> None:
