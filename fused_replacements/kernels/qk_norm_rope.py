@@ -108,11 +108,13 @@ def qk_norm_rope_forward(
     q_out += batch * q_heads * out_head + place * HEAD
     k_out += batch * k_heads * out_head + place * HEAD
     rotate_heads(
-        q + batch * q_batch_stride + place * q_place_stride, q_weight, q_out, q_heads, q_head_stride, out_head, cos1_H, sin1_H, cos2_H, sin2_H, eps, offset,
+        q + batch * q_batch_stride + place * q_place_stride, q_weight, q_out,
+        q_heads, q_head_stride, out_head, cos1_H, sin1_H, cos2_H, sin2_H, eps, offset,
         HEAD, HALF, LLAMA, TILE, BLOCK_H, BLOCK_P,
     )  # fmt: skip
     rotate_heads(
-        k + batch * k_batch_stride + place * k_place_stride, k_weight, k_out, k_heads, k_head_stride, out_head, cos1_H, sin1_H, cos2_H, sin2_H, eps, offset,
+        k + batch * k_batch_stride + place * k_place_stride, k_weight, k_out,
+        k_heads, k_head_stride, out_head, cos1_H, sin1_H, cos2_H, sin2_H, eps, offset,
         HEAD, HALF, LLAMA, TILE, BLOCK_H, BLOCK_P,
     )  # fmt: skip
 

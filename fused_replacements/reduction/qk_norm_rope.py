@@ -12,9 +12,9 @@ Shapes and dtypes
 ``q``: (B, Hq, S, D); ``k``: (B, Hk, S, D), Hk may differ from Hq; weights: (D,) or None; ``cos`` and ``sin``: (B or
 1, S, R), R even and at most D. Results: (B, Hq, S, D) and (B, Hk, S, D), contiguous. fp32, bf16 and fp16 fused, fp64
 by the reference. They have the dtype that norm and rotation promote to: cos in fp32 makes fp32 of bf16 heads, as it
-does in eager code. Batch, head and place may lie at any strides, so the transposed view of a (B, S, H, D) projection is read
-where it lies; columns must lie side by side. Gradients to ``q``, ``k`` and the weights; where ``cos`` or ``sin`` need
-one, the reference runs.
+does in eager code. Batch, head and place may lie at any strides, so the transposed view of a (B, S, H, D) projection is
+read where it lies; columns must lie side by side. Gradients to ``q``, ``k`` and the weights; where ``cos`` or ``sin``
+need one, the reference runs.
 
 Bytes moved
 -----------
