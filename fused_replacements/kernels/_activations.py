@@ -103,7 +103,8 @@ def _gelu_with_slope(x):
 def _gated_with_slope(x, u, slope_of_u):
     """Value and derivative of x · sigmoid(u), u a function of x."""
     share = sigmoid(u)
-    return x * share, share * (1.0 + x * (1.0 - share) * slope_of_u)
+    # sigmoid(-u), not 1 - share: that cancels where share is near 1, and the slope would lose three bits
+    return x * share, share * (1.0 + x * sigmoid(-u) * slope_of_u)
 
 
 @triton.jit

@@ -1,0 +1,113 @@
+"""What the matrix products share: tiles by size, the order of tiles, the strides of matrices, the precision of fp32.
+
+Suffixes: ``_M`` rows of a tile of the result, ``_N`` its columns, ``_K`` what is summed over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+FEW_ROWS, SOME_ROWS = 16, 64
+"""Up to here a tile holds all rows: of a generating model (matrix instructions take 16 or more), of a small batch."""
+SMALL_RESULT = 128 * 128 * 108
+"""Elements of a result that 128 × 128 tiles would spread over fewer processors than an A100 has."""
+
+
+@dataclass(frozen=True)
+class GemmLaunch:
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    group: int = 8
+    """Row tiles that are walked before the next column tile, so that their operands stay in the L2 cache."""
+
+    def grid(self, rows: int, columns: int) -> tuple[int]:
+        """One program for each tile of a result of ``rows`` × ``columns``."""
+        return (triton.cdiv(rows, self.rows) * triton.cdiv(columns, self.columns),)
+
+
+FEW = GemmLaunch(16, 64, 128, warps=4, stages=4)
+SOME = GemmLaunch(64, 64, 64, warps=4, stages=4)
+SMALL = GemmLaunch(64, 128, 64, warps=4, stages=3)
+LARGE = GemmLaunch(128, 128, 64, warps=8, stages=3)
+FP32 = {
+    FEW: GemmLaunch(16, 64, 64, warps=4, stages=3),
+    SOME: GemmLaunch(64, 64, 32, warps=4, stages=3),
+    SMALL: GemmLaunch(64, 64, 32, warps=4, stages=3),
+    LARGE: GemmLaunch(64, 128, 32, warps=8, stages=3),
+}
+"""The same for elements of 4 bytes: a stage of operands takes as much shared memory at half the depth."""
+LAUNCHES = (FEW, SOME, SMALL, LARGE)
+
+
+def gemm_launch(rows: int, columns: int, dtype: torch.dtype) -> GemmLaunch:
+    """The tile for a result of ``rows`` × ``columns``: one of four, so that no sequence length compiles its own."""
+    if rows <= FEW_ROWS:
+        launch = FEW
+    elif rows <= SOME_ROWS:
+        launch = SOME
+    else:
+        launch = SMALL if rows * columns < SMALL_RESULT else LARGE
+    return FP32[launch] if dtype is torch.float32 else launch
+
+
+def stages(launch: GemmLaunch) -> int:
+    """Stages of the software pipeline: AMD's shared memory (64 KiB) holds the operands of two."""
+    return 2 if torch.version.hip else launch.stages
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How products of fp32 are taken: as ``torch.backends.cuda.matmul`` says for PyTorch's own."""
+    return "tf32" if dtype is torch.float32 and torch._C._get_cublas_allow_tf32() else "ieee"
+
+
+def matrix_strides(x: Tensor) -> tuple[int, int] | None:
+    """Elements from row to row and from column to column of ``x`` read as (rows, width), or None where none say it."""
+    if x.dim() == 0:
+        return None
+    row = expected = None
+    for size, step in zip(reversed(x.shape[:-1]), reversed(x.stride()[:-1]), strict=True):
+        if size == 1:
+            continue
+        if row is None:
+            row = expected = step
+        if step != expected:
+            return None
+        expected = step * size
+    return (x.size(-1) if row is None else row, x.stride(-1) if x.size(-1) > 1 else 1)
+
+
+def matrix_refusal(**tensors: Tensor | None) -> str | None:
+    """Why a kernel can't read one of ``tensors`` as a matrix without a copy, or None."""
+    for name, tensor in tensors.items():
+        if tensor is not None and matrix_strides(tensor) is None:
+            return (
+                f"the rows of {name} do not lie at one stride (shape {tuple(tensor.shape)}, strides {tensor.stride()})"
+            )
+    return None
+
+
+def strides(x: Tensor | None) -> tuple[int, int]:
+    """``matrix_strides`` of a tensor that was not refused; zeros where there is none."""
+    found = (0, 0) if x is None else matrix_strides(x)
+    assert found is not None, "refuses() answers for strides before a launch"
+    return found
+
+
+@triton.jit
+def tile_place(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
+    """Row and column of the tile of this program: ``GROUP`` row tiles are walked before the next column tile."""
+    place = tl.program_id(0)
+    column_tiles = tl.cdiv(columns, COLUMNS)
+    row_tiles = tl.cdiv(rows, ROWS)
+    in_group = GROUP * column_tiles
+    first = place // in_group * GROUP
+    height = tl.minimum(row_tiles - first, GROUP)
+    return first + place % in_group % height, place % in_group // height
