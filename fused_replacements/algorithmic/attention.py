@@ -1,0 +1,366 @@
+"""Attention by parts as one call of ``torch.nn.functional.scaled_dot_product_attention``.
+
+Models write attention as matmul, scale, mask, softmax, dropout and matmul, with the scores of every pair of query and
+key in memory between them. SDPA's kernels never store the scores. Forward and backward are PyTorch's own.
+
+Formula
+-------
+``softmax(q @ kᵀ * scale + mask) @ v``, with ``scale = 1 / sqrt(head_dim)`` unless it is given (T5: 1.0).
+
+* ``mask``, boolean: the keys it excludes get -inf. ``mask_keeps=True`` is SDPA's polarity (True takes part),
+  ``False`` that of ``masked_fill`` and ``nn.MultiheadAttention`` (True is masked out).
+* ``mask``, floating: added to the scaled scores. ``scale_after_mask=True`` is ``(q @ kᵀ + mask) * scale``: the mask is
+  multiplied by the scale beforehand.
+* ``causal``: ``upper_left`` (query i sees keys 0 … i; SDPA's ``is_causal``) or ``lower_right`` (the last query sees
+  every key; what a cache of earlier keys needs). Where the two differ a boolean mask is built for ``lower_right``, and
+  ``causal`` with ``mask`` becomes one mask.
+* ``dropout`` of the probabilities, only while ``training``, from PyTorch's global generator: the numbers differ from
+  those that the parts would draw, their distribution does not.
+* fewer heads in k and v than in q: each serves ``heads / kv_heads`` consecutive heads of q. They are not copied, save
+  on a GPU together with a mask, where SDPA would otherwise compute by parts.
+* the softmax: SDPA computes it in fp32 from fp32 scores, so it is at least as exact as parts that cast the scores to
+  fp32 and the probabilities back.
+
+A query that may see no key gives 0, and a gradient of 0. By parts it is NaN where the mask is -inf, and the mean of v
+where it is ``finfo.min``; a floating mask of ``finfo.min`` gives the mean of v here too.
+
+``softcap`` and ``need_weights`` can't be had from SDPA: with them the parts run. For a soft-cap, a sliding window,
+ALiBi or attention sinks use ``flash_attention``.
+
+Shapes and dtypes
+-----------------
+q: (batch, heads, q_len, head_dim), k: (batch, kv_heads, kv_len, head_dim), v: (batch, kv_heads, kv_len, value_dim),
+and the same with leading dimensions left out. Any strides: a transposed view of (batch, length, heads, head_dim) is
+read as it is. The mask broadcasts to (batch, heads, q_len, kv_len). fp32, fp16, bf16 and fp64. A floating mask has
+q's dtype or one that converts to it exactly; on a CPU an fp32 mask serves fp16 and bf16 as well. Under autocast q, k
+and v are cast to its dtype, and the mask is not.
+
+Bytes moved
+-----------
+Per pair of query and key, in half precision with a mask: 2 (scores written) + 4 (scale) + 4 and the mask (mask) + 8
+(softmax in fp32) + 2 (read by the matmul) before; only the mask afterwards. q, k, v and the output are moved in both.
+
+When it loses
+-------------
+Where SDPA has no fused kernel for the call it computes by parts as well, with casts of its own: ``sdpa_backend`` says
+which kernel a call lands on and why, and ``supports`` refuses. On a CPU that is dropout, a mask that takes a gradient,
+and a value_dim that is not head_dim. With few queries (decoding) the scores are small, and the gain is one of
+launches. A boolean mask for ``lower_right`` costs q_len * kv_len bytes and keeps SDPA from its flash kernel on a GPU.
+
+Source
+------
+Dao, FlashAttention-2, 2023; Rabe and Staats, Self-attention does not need O(n²) memory, 2021; both as PyTorch has them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from fused_replacements._layout import wide
+from fused_replacements._paths import say_unfused
+from fused_replacements._registry import Replacement, Sample
+from fused_replacements.algorithmic._mask import (
+    EXACT,
+    Causal,
+    as_keep,
+    causal_keep,
+    in_four_dims,
+    needs_causal_mask,
+    repeat_heads,
+    with_causal,
+)
+from fused_replacements.algorithmic._samples import Make
+from fused_replacements.algorithmic._sdpa import Backend, backend
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    scale: float | None = None,
+    mask_keeps: bool = True,
+    scale_after_mask: bool = False,
+    dropout: float = 0.0,
+    training: bool = True,
+    softcap: float | None = None,
+    need_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention through SDPA; see the module for the arguments.
+
+    Returns:
+        (batch, heads, q_len, value_dim) in q's dtype (autocast: in its dtype), and with ``need_weights`` the
+        probabilities (batch, heads, q_len, kv_len) beside it.
+    """
+    if not torch.is_autocast_enabled(q.device.type):
+        mask_terms = (causal, scale, mask_keeps, scale_after_mask)
+        return _attend(q, k, v, mask, *mask_terms, dropout if training else 0.0, softcap, need_weights)
+    dtype = torch.get_autocast_dtype(q.device.type)
+    with torch.autocast(q.device.type, enabled=False):  # on, it would round the mask as well
+        mask_terms = (causal, scale, mask_keeps, scale_after_mask)
+        qkv = (q.to(dtype), k.to(dtype), v.to(dtype))
+        return _attend(*qkv, mask, *mask_terms, dropout if training else 0.0, softcap, need_weights)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: Causal | None,
+    scale: float | None,
+    mask_keeps: bool,
+    scale_after_mask: bool,
+    dropout: float,
+    softcap: float | None,
+    need_weights: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    reason = _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
+    if reason is not None:
+        if not torch.compiler.is_compiling():
+            say_unfused("attention", reason)
+        out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
+        return (out, weights) if need_weights else out
+    call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
+    out = scaled_dot_product_attention(*call.tensors, dropout, call.is_causal, scale=scale, enable_gqa=call.grouped)
+    return out if q.dim() >= 4 else out[(0,) * (4 - q.dim())]
+
+
+class _Call(NamedTuple):
+    """The arguments of SDPA for a call of ``attention``."""
+
+    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None]
+    is_causal: bool
+    grouped: bool
+
+
+def _sdpa_call(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: Causal | None,
+    scale: float | None,
+    mask_keeps: bool,
+    scale_after_mask: bool,
+) -> _Call:
+    mask = _sdpa_mask(q, k, mask, causal, scale, mask_keeps, scale_after_mask)
+    q, k, v = in_four_dims(q), in_four_dims(k), in_four_dims(v)
+    groups = q.size(-3) // k.size(-3) if k.size(-3) else 1
+    if groups > 1 and mask is not None and q.device.type != "cpu":
+        # the one GPU kernel that takes a mask takes no grouped heads: SDPA would compute by parts, and copies are less
+        k, v, groups = repeat_heads(k, groups), repeat_heads(v, groups), 1
+    is_causal = mask is None and causal is not None and (causal == "upper_left" or q.size(-2) == k.size(-2))
+    return _Call((q, k, v, mask), is_causal, groups > 1)
+
+
+def _sdpa_mask(
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    causal: Causal | None,
+    scale: float | None,
+    mask_keeps: bool,
+    scale_after_mask: bool,
+) -> Tensor | None:
+    """The one mask that SDPA gets: its dtype, polarity, dimensions and triangle."""
+    if mask is not None:
+        if mask.dtype is torch.bool:
+            mask = as_keep(mask, mask_keeps)
+        elif scale_after_mask:
+            mask = mask * _scale(q, scale)
+        mask = in_four_dims(_in_mask_dtype(mask, q))
+    q_len, kv_len = q.size(-2), k.size(-2)
+    if causal is None or (causal == "lower_right" and q_len == 1):
+        return mask
+    if mask is None:
+        return causal_keep(q_len, kv_len, causal, q.device) if needs_causal_mask(q_len, kv_len, causal) else None
+    return with_causal(mask, causal_keep(q_len, kv_len, causal, q.device))
+
+
+def _in_mask_dtype(mask: Tensor, q: Tensor) -> Tensor:
+    """``mask`` as SDPA takes it: boolean, or in q's dtype; on a CPU fp32 too."""
+    if mask.dtype is torch.bool or (mask.dtype is torch.float32 and q.device.type == "cpu"):
+        return mask
+    return mask.to(q.dtype)
+
+
+def _scale(q: Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(q.size(-1)) if scale is None else scale
+
+
+def _illegal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float | None,
+    scale_after_mask: bool,
+    softcap: float | None,
+    need_weights: bool,
+) -> str | None:
+    """Why SDPA would compute something else, or nothing at all."""
+    if softcap:
+        return "SDPA has no soft-cap of the scores; flash_attention has"
+    if need_weights:
+        return "the probabilities are returned, and SDPA never stores them"
+    if not q.dtype == k.dtype == v.dtype:
+        return f"q, k and v have different dtypes ({q.dtype}, {k.dtype}, {v.dtype})"
+    if not q.dim() == k.dim() == v.dim() >= 2:
+        return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions"
+    if q.dim() > 2 and (k.size(-3) != v.size(-3) or (k.size(-3) and q.size(-3) % k.size(-3))):
+        return f"{q.size(-3)} heads of q are no multiple of {k.size(-3)} of k and {v.size(-3)} of v"
+    return None if mask is None else _illegal_mask(q, mask, scale, scale_after_mask)
+
+
+def _illegal_mask(q: Tensor, mask: Tensor, scale: float | None, scale_after_mask: bool) -> str | None:
+    if mask.dim() > max(4, q.dim()):
+        return f"the mask has {mask.dim()} dimensions"
+    if mask.dtype is torch.bool:
+        return None
+    if scale_after_mask and scale is not None and scale <= 0.0:
+        return f"a scale of {scale} after the mask turns what is masked into what is not"
+    if mask.dtype is torch.float32 and q.device.type == "cpu":
+        return None
+    if q.dtype not in EXACT.get(mask.dtype, ()):
+        return f"a mask in {mask.dtype} can't become {q.dtype} without rounding"
+    return None
+
+
+def _by_parts(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: Causal | None,
+    scale: float | None,
+    mask_keeps: bool,
+    scale_after_mask: bool,
+    dropout: float,
+    softcap: float | None,
+) -> tuple[Tensor, Tensor]:
+    """Output and probabilities, as models write it."""
+    if q.dim() > 2 and k.size(-3):
+        k, v = repeat_heads(k, q.size(-3) // k.size(-3)), repeat_heads(v, q.size(-3) // v.size(-3))
+    scores = torch.matmul(q, k.transpose(-1, -2))
+    if not scale_after_mask:
+        scores = scores * _scale(q, scale)
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    if mask is not None:
+        masked = mask.dtype is torch.bool
+        scores = scores.masked_fill(~as_keep(mask, mask_keeps), float("-inf")) if masked else scores + mask
+    if causal is not None:
+        keep = causal_keep(q.size(-2), k.size(-2), causal, q.device)
+        scores = scores.masked_fill(~keep, float("-inf"))
+    if scale_after_mask:
+        scores = scores * _scale(q, scale)
+    probabilities = torch.softmax(scores, -1, dtype=wide(scores).dtype).to(q.dtype)
+    dropped = torch.dropout(probabilities, dropout, train=True) if dropout else probabilities
+    return torch.matmul(dropped, v), dropped
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    scale: float | None = None,
+    mask_keeps: bool = True,
+    scale_after_mask: bool = False,
+    dropout: float = 0.0,
+    training: bool = True,
+    softcap: float | None = None,
+    need_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """The definition: attention by parts, with the softmax in fp32. A query with no key gives NaN."""
+    p = dropout if training else 0.0
+    out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, p, softcap)
+    return (out, weights) if need_weights else out
+
+
+def sdpa_backend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    scale: float | None = None,
+    mask_keeps: bool = True,
+    scale_after_mask: bool = False,
+    dropout: float = 0.0,
+    training: bool = True,
+) -> Backend:
+    """Which kernel SDPA lands on for this call of ``attention``; ``math`` stores the scores, and has a reason."""
+    call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
+    return backend(*call.tensors, dropout if training else 0.0, call.is_causal)
+
+
+def supports(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    scale: float | None = None,
+    mask_keeps: bool = True,
+    scale_after_mask: bool = False,
+    dropout: float = 0.0,
+    training: bool = True,
+    softcap: float | None = None,
+    need_weights: bool = False,
+) -> str | None:
+    """None, or why these arguments would not run in a fused kernel of SDPA."""
+    reason = _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
+    if reason is not None:
+        return reason
+    landed = sdpa_backend(
+        q,
+        k,
+        v,
+        mask,
+        causal=causal,
+        scale=scale,
+        mask_keeps=mask_keeps,
+        scale_after_mask=scale_after_mask,
+        dropout=dropout,
+        training=training,
+    )
+    return None if landed.name != "math" else f"SDPA would compute it by parts: {landed.reason}"
+
+
+def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Sample]:
+    """``rows`` queries of ``width`` channels in a batch of 1; a head has at most 64 channels."""
+    make = Make(rows, width, dtype, device)
+    yield Sample("no mask", make.qkv())
+    yield Sample("causal", make.qkv(), {"causal": "upper_left"})
+    yield Sample("causal over a cache (lower right)", make.qkv(past=5), {"causal": "lower_right"})
+    yield Sample("additive padding mask (BERT)", (*make.qkv(), make.padding().to(dtype) * -1e4))
+    yield Sample("relative bias, scale 1.0 (T5)", (*make.qkv(scale=0.1), make.bias()), {"scale": 1.0})
+    yield Sample("True is masked out", (*make.qkv(), make.padding()), {"mask_keeps": False})
+    yield Sample("causal and padding", (*make.qkv(), ~make.padding()), {"causal": "upper_left"})
+    yield Sample("scale after the mask", (*make.qkv(), make.padding().to(dtype) * -1e4), {"scale_after_mask": True})
+    yield Sample("grouped heads (Llama 3)", make.qkv(groups=2), {"causal": "upper_left"})
+    yield Sample("views of (batch, length, heads)", make.qkv(transposed=True), {"causal": "upper_left"})
+
+
+REPLACEMENT = Replacement(
+    name="attention",
+    family="algorithmic",
+    function=attention,
+    reference=reference,
+    supports=supports,
+    samples=samples,
+)

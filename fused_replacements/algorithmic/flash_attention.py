@@ -1,0 +1,264 @@
+"""Flash attention for what ``scaled_dot_product_attention`` can't express: soft-cap, window, ALiBi, biases, sinks.
+
+Formula
+-------
+``softmax(bias + alibi + softcap · tanh(q @ kᵀ · scale / softcap)) @ v``, computed in fp32, with
+``scale = 1 / sqrt(head_dim)`` unless it is given. Keys are hidden by -inf.
+
+* ``softcap`` bends the scaled scores into ±softcap before anything is added (Gemma 2: 50). None or 0: no cap.
+* ``bias``: floating, added after the soft-cap and read with its own strides (T5's relative bias is (1, heads, q_len,
+  kv_len)), or boolean, True takes part.
+* ``alibi_slopes``: slope · |distance| is subtracted, computed in the kernel (BLOOM, MPT, Falcon). Under a causal mask
+  that is what adding ``slope · key position`` does, as a softmax doesn't see a shift of a whole row.
+* ``causal``: ``upper_left`` or ``lower_right``, which says where the triangle is anchored when there are more keys than
+  queries, and with it the positions that ``window`` and ALiBi count from.
+* ``window``: keys at a distance of ``window`` or more are hidden. With ``causal`` that leaves the last ``window`` keys,
+  the query's own included (Mistral, Gemma 2); without, ``window - 1`` on either side.
+* ``sinks``: one learned score for each head whose key has no value: it takes weight and gives nothing (gpt-oss).
+* fewer heads in k and v than in q: each serves ``heads / kv_heads`` consecutive heads of q, and none is copied.
+
+A query that sees no key gives 0 and a gradient of 0. Its reference gives NaN.
+
+Shapes and dtypes
+-----------------
+q: (batch, heads, q_len, head_dim); k and v: (batch, kv_heads, kv_len, head_dim); bias: (batch or 1, heads or 1, q_len
+or 1, kv_len or 1), leading dimensions may be left out; alibi_slopes: (heads,) or (batch, heads); sinks: (heads,).
+Result: (batch, heads, q_len, head_dim), contiguous. fp32, bf16 and fp16, head_dim up to 256; fp64 on a CPU. Any strides
+of batch, heads and length, so that a transposed view of (batch, length, heads, head_dim) is read in place; channels
+lie at stride 1 on a GPU. Gradients to q, k, v, a floating bias, and sinks. ALiBi's slopes are constants.
+
+Bytes moved
+-----------
+Per pair of query and key, in half precision: before, 2 (scores written) and 4 for each of scale, division, tanh, cap,
+bias and masks, 8 for the softmax in fp32, 2 for the last product; after, only the bias if there is one. q, k, v and the
+output are moved once, and 4 bytes a query are kept for backward, which computes the scores again. A window reads only
+the keys inside it, and a causal mask half of them.
+
+When it loses
+-------------
+Against SDPA's own kernels wherever those can run: use ``attention`` there. While decoding: one query fills a
+sixteenth of a tile, and one program walks over all the keys. In fp32 on NVIDIA GPUs, as products in full precision
+run on no tensor core. A bias is as large as the scores, and reading it is most of the traffic that is left.
+
+Source
+------
+Dao, FlashAttention-2, 2023 (tiles, order of loops); Milakov and Gimelshein, Online normalizer calculation for softmax,
+2018; Press et al., ALiBi, 2022; Gemma 2, 2024 (soft-cap); Xiao et al., attention sinks, 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fused_replacements._layout import wide
+from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._registry import Replacement
+from fused_replacements._supports import first_reason, floating, same_device
+from fused_replacements.algorithmic import _blocked, _scores
+from fused_replacements.algorithmic._flash_samples import samples
+from fused_replacements.algorithmic._mask import Causal, in_four_dims, repeat_heads
+
+
+def _definition(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+    window: int,
+    causal: bool,
+    lower_right: bool,
+) -> tuple[Tensor, Tensor]:
+    """Output, and the log of the softmax's denominator, with the scores of all pairs in memory."""
+    kv_heads = k.size(1)
+    groups = q.size(1) // kv_heads
+    q_len, kv_len = q.size(2), k.size(2)
+    if not kv_len:
+        return q * 0.0, wide(q).sum(-1) + float("inf")
+    products = torch.matmul(q.unflatten(1, (kv_heads, groups)), k.unsqueeze(2).transpose(-1, -2))
+    shift = kv_len - q_len if lower_right else 0
+    terms = _scores.Terms(
+        None if bias is None else bias.unflatten(1, (kv_heads, groups) if bias.size(1) > 1 else (1, 1)),
+        None if slopes is None else slopes.view(-1, kv_heads, groups, 1, 1),
+        None if sinks is None else sinks.view(kv_heads, groups, 1, 1),
+        torch.arange(q_len, device=q.device)[:, None] + shift,
+        torch.arange(kv_len, device=q.device)[None, :],
+        scale,
+        softcap,
+        window,
+        causal,
+    )
+    p, lse = _scores.weights(products, *terms)
+    return torch.matmul(p, v.unsqueeze(2)).flatten(1, 2), lse.flatten(1, 2)
+
+
+OP = FusedOp(
+    "flash_attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, float scale, "
+    "float softcap, int window, bool causal, bool lower_right) -> (Tensor, Tensor)",
+    _definition,
+    forward=Kernels("flash_attention", "forward", cpu=_blocked.forward),
+    backward=Kernels("flash_attention", "backward", "refuses_backward", cpu=_blocked.backward),
+    gradient=_blocked.backward,
+    saved=1,
+    keeps_outputs=True,
+    constant=("slopes",),
+)
+
+
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention of ``q`` (batch, heads, q_len, head_dim); see the module for the arguments.
+
+    Under autocast q, k and v are cast to its dtype; bias, slopes and sinks are read as they are.
+    """
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    return OP(*_arguments(q, k, v, bias, causal, window, softcap, scale, alibi_slopes, sinks))  # type: ignore[no-any-return]
+
+
+def _arguments(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    causal: Causal | None,
+    window: int | None,
+    softcap: float | None,
+    scale: float | None,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+) -> tuple[Any, ...]:
+    """The arguments of the op."""
+    return (
+        q,
+        k,
+        v,
+        None if bias is None else in_four_dims(bias),
+        alibi_slopes if alibi_slopes is None or alibi_slopes.dim() == 2 else alibi_slopes[None],
+        sinks,
+        1.0 / math.sqrt(q.size(-1)) if scale is None else float(scale),
+        float(softcap or 0.0),
+        window or 0,
+        causal is not None,
+        causal == "lower_right",
+    )
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """The definition by parts, as models write it: masks as tensors, the softmax in fp32. A query with no key: NaN."""
+    k, v = repeat_heads(k, q.size(1) // k.size(1)), repeat_heads(v, q.size(1) // v.size(1))
+    scores = torch.matmul(q, k.transpose(-1, -2)) * (1.0 / math.sqrt(q.size(-1)) if scale is None else scale)
+    if softcap:
+        scores = torch.tanh(scores / softcap) * softcap
+    shift = k.size(2) - q.size(2) if causal == "lower_right" else 0
+    distance = torch.arange(q.size(2), device=q.device)[:, None] + shift - torch.arange(k.size(2), device=q.device)
+    if alibi_slopes is not None:
+        scores = scores - alibi_slopes[..., None, None] * distance.abs()
+    if bias is not None:
+        scores = scores.masked_fill(~bias, float("-inf")) if bias.dtype is torch.bool else scores + bias
+    if causal is not None:
+        scores = scores.masked_fill(distance < 0, float("-inf"))
+    if window:
+        scores = scores.masked_fill(distance.abs() >= window, float("-inf"))
+    if sinks is None:
+        weights = torch.softmax(scores, -1, dtype=wide(scores).dtype).to(q.dtype)
+    else:
+        sink = sinks.view(1, -1, 1, 1).expand(q.size(0), -1, q.size(2), 1)
+        scores = torch.cat([scores, sink.to(scores.dtype)], -1)
+        weights = torch.softmax(scores, -1, dtype=wide(scores).dtype)[..., :-1].to(q.dtype)
+    return torch.matmul(weights, v)
+
+
+def supports(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: Causal | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    alibi_slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> str | None:
+    """None, or why these arguments would not run fused."""
+    return first_reason(
+        floating(q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks),
+        same_device(q=q, k=k, v=v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks),
+        _shape_reason(q, k, v, bias, alibi_slopes, sinks),
+        _option_reason(causal, window, softcap),
+    ) or OP.refuses(*_arguments(q, k, v, bias, causal, window, softcap, scale, alibi_slopes, sinks))
+
+
+def _shape_reason(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, slopes: Tensor | None, sinks: Tensor | None
+) -> str | None:
+    if not q.dim() == k.dim() == v.dim() == 4:
+        return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions, and the kernels take 4"
+    if q.size(0) != k.size(0) or k.shape != v.shape or q.size(3) != k.size(3):
+        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit together"
+    if not k.size(1) or q.size(1) % k.size(1):
+        return f"{q.size(1)} heads of q are no multiple of {k.size(1)} of k"
+    if bias is not None and bias.dtype is not torch.bool and not bias.is_floating_point():
+        return f"the bias is {bias.dtype}, neither floating nor boolean"
+    scores = (q.size(0), q.size(1), q.size(2), k.size(2))
+    if bias is not None and (
+        bias.dim() > 4 or any(b not in (1, s) for b, s in zip(reversed(bias.shape), reversed(scores), strict=False))
+    ):
+        return f"a bias of shape {tuple(bias.shape)} does not broadcast to the scores {scores}"
+    if slopes is not None and tuple(slopes.shape) not in ((q.size(1),), (1, q.size(1)), (q.size(0), q.size(1))):
+        return f"alibi_slopes have shape {tuple(slopes.shape)}, and q {q.size(1)} heads"
+    if sinks is not None and tuple(sinks.shape) != (q.size(1),):
+        return f"sinks have shape {tuple(sinks.shape)}, and q {q.size(1)} heads"
+    return None
+
+
+def _option_reason(causal: str | None, window: int | None, softcap: float | None) -> str | None:
+    if causal not in (None, "upper_left", "lower_right"):
+        return f"causal is {causal!r}; it may be 'upper_left' or 'lower_right'"
+    if window is not None and window < 0:
+        return f"a window of {window} keys"
+    return f"a soft-cap of {softcap}" if softcap is not None and softcap < 0.0 else None
+
+
+REPLACEMENT = Replacement(
+    name="flash_attention",
+    family="algorithmic",
+    function=flash_attention,
+    reference=reference,
+    supports=supports,
+    samples=samples,
+    ops=(OP,),
+)
