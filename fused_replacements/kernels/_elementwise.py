@@ -57,7 +57,7 @@ class Tiles:
 
 def row_block(width: int) -> int:
     """Elements of a program that stays within a row of ``width``: a constant of the model, not of the batch."""
-    return min(ELEMENTWISE_BLOCK, max(16, triton.next_power_of_2(width)))
+    return min(ELEMENTWISE_BLOCK, max(16, int(triton.next_power_of_2(width))))
 
 
 def warps_for(block: int) -> int:
