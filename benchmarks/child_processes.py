@@ -49,8 +49,7 @@ class Child:
             if answer.pop("broken", False):
                 self.close()
             return answer
-        code = process.wait()
-        self._process = None
+        code = self.close()
         return {"error": f"the process died with exit code {code}" if in_time else f"it took over {timeout_s:.0f} s"}
 
     def _alive(self) -> subprocess.Popen[str]:
@@ -58,11 +57,13 @@ class Child:
             self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self._process
 
-    def close(self) -> None:
-        """End the process; the next task gets a new one."""
+    def close(self) -> int | None:
+        """End the process, and return its exit code; the next task gets a new one."""
         process, self._process = self._process, None
-        if process is not None:
-            process.communicate()
+        if process is None:
+            return None
+        process.communicate()  # closes the pipes
+        return process.returncode
 
 
 def run(

@@ -91,7 +91,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def accuracy(benchmarks: None) -> Iterator[ModuleType]:
+def accuracy(benchmarks: None) -> Iterator[ModuleType]:  # noqa: ARG001
     import replacement_accuracy
 
     with cpu_path("reference"):
@@ -185,38 +185,44 @@ def children(*tasks: str, seconds: float = 60, limit_s: float = 60, count: int =
     return [answer for _, answer in done], [task["do"] for task in left]
 
 
-def test_a_child_that_dies_costs_only_its_own_task(benchmarks: None) -> None:
+@pytest.mark.usefixtures("benchmarks")
+def test_a_child_that_dies_costs_only_its_own_task() -> None:
     (before, died, after), left = children("ok", "die", "ok")
     assert died == {"error": "the process died with exit code 9"}
     assert before["pid"] != after["pid"]
     assert left == []
 
 
-def test_an_exception_is_an_answer_and_the_child_stays(benchmarks: None) -> None:
+@pytest.mark.usefixtures("benchmarks")
+def test_an_exception_is_an_answer_and_the_child_stays() -> None:
     (before, raised, after), _ = children("ok", "raise", "ok")
     assert raised == {"error": "ValueError: no"}
     assert before["pid"] == after["pid"]
 
 
-def test_a_child_whose_device_is_broken_is_replaced(benchmarks: None) -> None:
+@pytest.mark.usefixtures("benchmarks")
+def test_a_child_whose_device_is_broken_is_replaced() -> None:
     (broken, after), _ = children("break", "ok")
     assert broken["do"] == "break"
     assert broken["pid"] != after["pid"]
 
 
-def test_a_task_that_hangs_is_ended(benchmarks: None) -> None:
+@pytest.mark.usefixtures("benchmarks")
+def test_a_task_that_hangs_is_ended() -> None:
     (hung, after), left = children("hang", "ok", limit_s=3)
     assert hung == {"error": "it took over 3 s"}
     assert after["do"] == "ok"
     assert left == []
 
 
-def test_what_has_no_time_is_left_and_is_no_error(benchmarks: None) -> None:
+@pytest.mark.usefixtures("benchmarks")
+def test_what_has_no_time_is_left_and_is_no_error() -> None:
     done, left = children("ok", "hang", "ok", seconds=5)
     assert [answer["do"] for answer in done] == ["ok"]
     assert left == ["hang", "ok"]
 
 
-def test_several_children_share_the_tasks(benchmarks: None) -> None:
+@pytest.mark.usefixtures("benchmarks")
+def test_several_children_share_the_tasks() -> None:
     done, left = children(*["ok"] * 8, count=3)
     assert (len(done), left) == (8, [])
