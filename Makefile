@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SOURCES := auditor fused_replacements tests examples benchmarks
 
-.PHONY: audit test test-all kernels lint types format ci clean
+.PHONY: audit test test-all kernels docs lint types format ci clean
 
 audit: $(VENV)/.installed  ## profile an example and print its report
 	$(BIN)/fusion-audit run examples/llama_block.py
@@ -20,6 +20,9 @@ test-all: $(VENV)/.installed-dev
 
 kernels: $(VENV)/.installed  ## compile every Triton kernel for four GPUs and print what the gates say
 	$(BIN)/python -m fused_replacements.gates
+
+docs: $(VENV)/.installed  ## write the pages of the replacements again, from their docstrings
+	$(BIN)/python -m fused_replacements.docs
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check $(SOURCES)
