@@ -56,11 +56,11 @@ class Anchor(NamedTuple):
 ANCHORS: Final = (
     Anchor("elementwise_chain", "", 2.6),
     Anchor("rms_norm", "^llama$", 3.15),
-    Anchor("add_rms_norm", "", 1.9),
-    Anchor("act_mul", "silu", 1.65),
-    Anchor("bias_act", "gelu", 2.0),
-    Anchor("softmax", "mask", 1.75),
-    Anchor("rope", "", 1.9),
+    Anchor("add_rms_norm", "^llama$", 1.9),
+    Anchor("act_mul", "^silu", 1.65),
+    Anchor("bias_act", "^gelu$", 2.0),
+    Anchor("softmax", "scale, padding mask", 1.75),
+    Anchor("rope", "^half-split", 1.9),
 )
 
 

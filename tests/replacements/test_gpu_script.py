@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +144,63 @@ REFERENCE = find("rms_norm").reference
 def test_a_wrong_replacement_is_found(accuracy: ModuleType, function: Any, says: str) -> None:
     found = problems(accuracy, replace(find("rms_norm"), function=function))
     assert any(problem.startswith(says) for problem in found), found
+
+
+class Event:
+    """A device event on a device that is the host."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end.at - self.at) * 1e3
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_the_device_clock_writes_over_the_cache_before_each_call_and_takes_only_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import gpu_clock
+
+    # GIVEN a device whose cache is larger than what is written at the least
+    properties = SimpleNamespace(L2_cache_size=3 * 2**20)
+    monkeypatch.setattr(gpu_clock, "FLUSH_BYTES", 2**20)
+    monkeypatch.setattr(torch.cpu, "get_device_properties", lambda _: properties, raising=False)
+    monkeypatch.setattr(torch.cpu, "Event", Event, raising=False)
+    clock = gpu_clock.DeviceClock(torch.device("cpu"))
+    assert clock._flush.nbytes == 6 * 2**20
+
+    # WHEN a call of 5 ms is timed, which finds out whether the cache was written over since it last ran
+    fresh: list[bool] = []
+
+    def call() -> None:
+        fresh.append(not bool(clock._flush[0]))
+        clock._flush[0] = 1
+        time.sleep(0.005)
+
+    times = clock.times(call, 4)
+
+    # THEN each was, but for the one that was not timed, and the writing is no part of the time
+    assert fresh[1:] == [True] * 4
+    assert len(times) == 4
+    assert all(5_000 <= us < 5_000 + gpu_clock.MOST_FLUSHES * clock._flush_us + 100_000 for us in times)
+    assert clock.host_us(call) >= 5_000
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_rounds_take_every_run_and_the_quartiles_are_in_order() -> None:
+    import gpu_clock
+
+    calls: list[str] = []
+    runs = {"slow": lambda: (calls.append("slow"), time.sleep(0.004)), "fast": lambda: calls.append("fast")}
+    taken = gpu_clock.interleaved(runs, gpu_clock.HostClock(), rounds=4, round_us=2_000)
+    assert taken["slow"].us >= 4_000 > taken["fast"].us
+    assert all(each.low <= each.us <= each.high for each in taken.values())
+    assert calls.count("slow") == 2 + 4  # to see how long it takes, and once a round
+    assert calls.count("fast") == 2 + 4 * 20
 
 
 CHILD = """
