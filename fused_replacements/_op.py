@@ -255,8 +255,11 @@ class FusedOp:
         self._replaced = next((i for i, a in enumerate(arguments) if a.name == output_for), None)
         fake = self._fake_gradient if self._replaced is None else None  # the output's dtype may not be the argument's
         self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, fake)
-        self._function = _function(self)
-        self._apply: Callable[..., Any] = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
+        self._bind(_function(self))
+
+    def _bind(self, function: type[torch.autograd.Function]) -> None:
+        self._function = function
+        self._apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def __call__(self, *arguments: Argument) -> Any:
         learns = torch.is_grad_enabled() and self._wants_gradient(arguments)

@@ -44,7 +44,7 @@ class ResidualOp(FusedOp):
         self.norm = norm
         self.norm_gradient = norm_gradient
         super().__init__(schema, self._add_and_norm, forward=forward, backward=backward, gradient=self._gradient_of_sum)
-        self._function = _residual_function(self)
+        self._bind(_residual_function(self))
 
     def refuses(self, *arguments: Argument) -> str | None:
         """As for every op; its backward reads the sum, which is contiguous, so only the forward can refuse."""
