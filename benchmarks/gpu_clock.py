@@ -33,7 +33,7 @@ class Taken:
 
     @classmethod
     def of(cls, times: list[float]) -> Taken:
-        low, middle, high = quantiles(times, n=4) if len(times) > 1 else [times[0]] * 3
+        low, middle, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else [times[0]] * 3
         return cls(middle, low, high)
 
 
