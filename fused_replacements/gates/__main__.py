@@ -25,7 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         todo = tasks(modules, options.width or WIDTHS, options.dtype or DTYPES, targets)
     else:
         todo = representative(modules, targets)
-    results = list(run(todo, options.jobs))
+    results = []
+    for result in run(todo, options.jobs):
+        results.append(result)
+        if sys.stderr.isatty():
+            print(f"\r{len(results)} kernels compiled", end="\r", file=sys.stderr)
     print(markdown(results) if options.markdown else text(results))
     if options.json:
         options.json.write_text(as_json(results))

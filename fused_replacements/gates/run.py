@@ -124,7 +124,7 @@ def _compiled(todo: list[Task], jobs: int) -> Iterator[tuple[Task, list[Facts]]]
 
 
 def _alone(task: Task) -> list[Facts]:
-    """``task`` in a process that nothing else runs in: some other task ended the process that they shared, or it did."""
+    """``task`` in a process of its own: it, or another task, ended the one that they shared."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         with _compiling():
             future = pool.submit(compile_all, task)
