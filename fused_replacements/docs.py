@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from fused_replacements._op import NAMESPACE
+from fused_replacements._op import NAMESPACE, Op
 from fused_replacements._registry import Replacement, replacements
 
 SECTIONS: Final = ("Formula", "Shapes and dtypes", "Bytes moved", "When it loses", "Source")
@@ -113,13 +113,16 @@ def _support(replacement: Replacement) -> str:
 
 
 def _ops(replacement: Replacement) -> str:
-    lines = []
-    for op in replacement.ops:
-        for half in (op.forward, op.backward) if replacement.has_backward else (op.forward,):
-            triton = f"Triton: `kernels/{half.kernels.module}.py`" if half.kernels else "no Triton kernel"
-            lines.append(f"* `{NAMESPACE}::{half.schema}` ({triton})")
+    halves = [half for op in replacement.ops for half in (op.forward, op.backward)[: 1 + replacement.has_backward]]
+    lines = [f"* `{NAMESPACE}::{half.schema}` ({_built(half)})" for half in halves]
     lines += [f"* also computed by: `{provider.name}`" for provider in replacement.alternatives]
     return "\n".join(lines) or "None of its own: it is built from PyTorch's."
+
+
+def _built(op: Op) -> str:
+    if op.kernels is not None:
+        return f"Triton: `kernels/{op.kernels.module}.py`"
+    return "composed of other ops" if op.composed is not None else "the compiler's kernel"
 
 
 def index(found: Sequence[Replacement]) -> str:
