@@ -103,11 +103,15 @@ def strides(x: Tensor | None) -> tuple[int, int]:
 
 @triton.jit
 def tile_place(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
-    """Row and column of the tile of this program: ``GROUP`` row tiles are walked before the next column tile."""
+    """First row and first column of this program's tile, in 64 bits.
+
+    ``GROUP`` row tiles are walked before the next column tile, so that what they share stays in the L2 cache.
+    """
     place = tl.program_id(0)
     column_tiles = tl.cdiv(columns, COLUMNS)
     row_tiles = tl.cdiv(rows, ROWS)
     in_group = GROUP * column_tiles
     first = place // in_group * GROUP
     height = tl.minimum(row_tiles - first, GROUP)
-    return first + place % in_group % height, place % in_group // height
+    tile_m, tile_n = first + place % in_group % height, place % in_group // height
+    return tile_m.to(tl.int64) * ROWS, tile_n.to(tl.int64) * COLUMNS

@@ -44,9 +44,8 @@ def linear_forward(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """``w_row`` leads to the next output feature, ``w_column`` to the next input feature, in either weight layout."""
-    tile_m, tile_n = tile_place(rows, columns, ROWS, COLUMNS, GROUP)
-    row_M = (tile_m * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    column_N = (tile_n * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
+    first_row, first_column = tile_place(rows, columns, ROWS, COLUMNS, GROUP)
+    row_M, column_N = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
     inside_M, inside_N = row_M < rows, column_N < columns
     k_K = tl.arange(0, DEPTH).to(tl.int64)
     x_MK = x + row_M[:, None] * x_row + k_K[None, :] * x_column
@@ -83,7 +82,7 @@ def epilogue_backward(
     ACTIVATION: tl.constexpr, LEARNS_BIAS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """dz = dy · activation'(z), and its sum over every ``num_programs(1)``-th tile of rows."""
-    column_C = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
+    column_C = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     inside_C = column_C < columns
     sum_C = tl.zeros([COLUMNS], tl.float32)
     for start in range(tl.program_id(1) * ROWS, rows, tl.num_programs(1) * ROWS):
