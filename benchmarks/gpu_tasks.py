@@ -120,6 +120,7 @@ def warm(replacement: Replacement, task: dict[str, Any], chosen: Plan) -> Iterat
     """Compile what will be timed: the kernels land in the caches on disk. Failures show when it is timed."""
     call = _call(replacement, task["variant"], chosen)
     for which in passes(replacement):
+        call.prepare(which)
         call.run(which, replacement.function)()
         if chosen.compile:
             call.run(which, compiled(replacement.reference))()
@@ -143,6 +144,7 @@ def time_variant(replacement: Replacement, task: dict[str, Any], chosen: Plan) -
 
 
 def _timed(call: Call, which: Pass, with_compile: bool, chosen: Plan) -> dict[str, Any]:
+    call.prepare(which)
     runs = {"eager": call.run(which, call.replacement.reference), "fused": call.run(which, call.replacement.function)}
     runs |= {name: call.run(which, function) for name, function in call.others()}
     failures: dict[str, str] = {}

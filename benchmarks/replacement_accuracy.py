@@ -17,7 +17,7 @@ from replacement_calls import Call, Implementation, Size, learned, sample_of, te
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from fused_replacements import Replacement, Sample
+from fused_replacements import Replacement
 
 SEED: Final = 3
 """Set before every call: what is random inside (dropout) is the same in each."""
@@ -76,12 +76,13 @@ def _wide(call: Call) -> Call:
             return leaf.detach().double()
         return torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf
 
-    sample: Sample = replace(
+    sample = replace(
         call.sample, args=tree_map(wide, call.sample.args), kwargs=tree_map(wide, dict(call.sample.kwargs))
     )
-    return replace(
-        call, sample=sample, inputs=learned(call.replacement, sample), incoming=[g.double() for g in call.incoming]
-    )
+    inputs = learned(call.replacement, sample)
+    for tensor in inputs:
+        tensor.requires_grad_()
+    return replace(call, sample=sample, inputs=inputs, incoming=[gradient.double() for gradient in call.incoming])
 
 
 def _compared(mine: Tensor | None, its: Tensor | None, true: Tensor | None) -> tuple[float, str | None]:

@@ -33,7 +33,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def learned(replacement: Replacement, sample: Sample) -> list[Tensor]:
-    """The tensors of ``sample`` that take a gradient, by what the ops declare; they are made to require it."""
+    """The tensors of ``sample`` that take a gradient: floating, not declared constant by an op, and no mask."""
     if not replacement.has_backward:
         return []
     signature = inspect.signature(replacement.function)
@@ -43,7 +43,12 @@ def learned(replacement: Replacement, sample: Sample) -> list[Tensor]:
         further = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
         named += value.items() if further else [(name, value)]
     found = [tensor for name, value in named if name not in constant for tensor in tensors(value)]
-    return [tensor.requires_grad_() for tensor in found if tensor.is_floating_point()]
+    return [tensor for tensor in found if tensor.is_floating_point() and not _is_mask(tensor)]
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Whether it adds nothing or forbids: that is data, where a bias of other numbers is learned."""
+    return bool(tensor.numel() and ((tensor == 0) | (tensor < -9e3)).all())
 
 
 class Size(NamedTuple):
@@ -69,6 +74,8 @@ class Call:
     @classmethod
     def of(cls, replacement: Replacement, sample: Sample) -> Call:
         inputs = learned(replacement, sample)
+        for tensor in inputs:
+            tensor.requires_grad_()
         outputs = replacement.reference(*sample.args, **sample.kwargs)
         incoming = [torch.randn_like(output) for output in tensors(outputs) if output.requires_grad]
         return cls(replacement, sample, inputs, incoming)
@@ -84,7 +91,13 @@ class Call:
         starts = [output for output in tensors(outputs) if output.requires_grad]
         return outputs, list(torch.autograd.grad(starts, self.inputs, self.incoming, allow_unused=True))
 
+    def prepare(self, which: Pass) -> None:
+        """Make the inputs require a gradient, or not: some kernels are chosen by that."""
+        for tensor in self.inputs:
+            tensor.requires_grad_(which != "forward")
+
     def run(self, which: Pass, implementation: Implementation) -> Run:
+        """A call in one pass. The inputs have been prepared for it."""
         return partial(self.forward if which == "forward" else self.training, implementation)
 
     def unsupported(self) -> str | None:

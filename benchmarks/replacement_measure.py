@@ -70,6 +70,8 @@ def _wall_us(run: Run) -> float:
 
 def measure(call: Call, tiny: Call, which: Pass, effort: Effort) -> dict[str, Any]:
     """The figures of one call in one pass, and of the same variant at tiny shapes."""
+    for each in (call, tiny):
+        each.prepare(which)
     runs = {"eager": call.run(which, call.replacement.reference), "fused": call.run(which, call.replacement.function)}
     runs |= {name: call.run(which, function) for name, function in call.others()}
     unfused = call.unsupported() or _said_unfused(runs["fused"])
