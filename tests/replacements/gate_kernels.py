@@ -136,9 +136,10 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     for kernel in (reads_twice, writes_twice, narrow_rows, apart):
         yield replace(healthy, kernel=kernel, label=kernel.__name__)
     yield replace(healthy, kernel=apart, label="apart, and says so", narrow=frozenset({"x"}))
-    tile = {**arguments, "BLOCK": 32768}
-    yield KernelCase(scale_rows, "oversized tile", tile, 1, loads=None, stores=None, aligned=known)
-    yield KernelCase(scale_rows, "same tile, more warps", tile, 16, loads=None, stores=None, aligned=known)
+    for label, block in (("oversized tile", 131072), ("tile that fits", 32768)):
+        yield KernelCase(
+            scale_rows, label, {**arguments, "BLOCK": block}, 16, loads=None, stores=None, aligned=known
+        )  # fmt: skip
     yield KernelCase(
         narrow_rows_in_a_loop,
         "narrow_rows_in_a_loop",

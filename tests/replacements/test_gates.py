@@ -42,7 +42,7 @@ FAULTS = {
     "forgets a parameter": "compiles",
 }
 HEALTHY = (
-    "healthy", "apart, and says so", "same tile, more warps", "row_statistic", "flat in 64 bits", "columns", "multiply",
+    "healthy", "apart, and says so", "tile that fits", "row_statistic", "flat in 64 bits", "columns", "multiply",
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def test_a_verdict_names_what_is_read_twice(examples: dict[tuple[str, str], Resu
 
 def test_what_a_kernel_uses_is_listed(examples: dict[tuple[str, str], Result]) -> None:
     for target in ALL_TARGETS:
-        healthy, big = examples["healthy", target], examples["same tile, more warps", target]
+        healthy, big = examples["healthy", target], examples["tile that fits", target]
         assert 8 < healthy.facts.usage.registers < big.facts.usage.registers
         assert 0 < big.occupancy.fraction <= healthy.occupancy.fraction <= 1
         assert big.occupancy.programs < healthy.occupancy.programs
@@ -340,7 +340,7 @@ def test_a_module_that_fails_is_reported_and_the_others_judged(folder_of_kernels
     (folder_of_kernels / "broken_kernels.py").write_text("raise RuntimeError('no such\\ndevice')\n")
     (folder_of_kernels / "empty_kernels.py").write_text("def cases(width, dtype):\n    return iter(())\n")
     (folder_of_kernels / "deadly_kernels.py").write_text("import os\nos._exit(3)\n")
-    names = ["broken_kernels", "deadly_kernels", "empty_kernels"]
+    names = ["broken_kernels", "empty_kernels", "deadly_kernels"]
     results = list(run(tasks(names, [64], ["fp16"], ["sm_90"]), jobs=1))
     assert {result.module: [verdict.text for verdict in result.failed] for result in results} == {
         "broken_kernels": ["RuntimeError: device"],
