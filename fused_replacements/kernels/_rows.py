@@ -16,28 +16,28 @@ import triton.language as tl
 
 
 @triton.jit
-def normalised(h_N, inside_N, width, eps, CENTRED: tl.constexpr):
-    """The row ``h_N`` in fp32 with variance (CENTRED) or mean square 1, its mean, and the factor that did it."""
+def scale_of(h_N, inside_N, width, eps, CENTRED: tl.constexpr):
+    """The row ``h_N`` in fp32, less its mean where CENTRED, the mean, and the factor that norms it."""
     if CENTRED:
         mean = tl.sum(h_N, 0) / width
         h_N = tl.where(inside_N, h_N - mean, 0.0)
     else:
         mean = 0.0
-    r = tl.rsqrt(tl.sum(h_N * h_N, 0) / width + eps)
-    return h_N * r, mean, r
+    return h_N, mean, tl.rsqrt(tl.sum(h_N * h_N, 0) / width + eps)
 
 
 @triton.jit
-def normalised_gradient(g_N, n_N, r, width, CENTRED: tl.constexpr):
-    """The gradient of a row from that of its normalised form: r·(g − mean(g) − n·mean(g·n)).
+def gradient_through(g_N, h_N, r, width, CENTRED: tl.constexpr):
+    """The gradient of a row, from ``g_N`` of its normalised form: g·r − h·mean(g·h)·r³, and less its mean if CENTRED.
 
-    Written with the normalised row, no power of r above the first occurs: r³ overflows for a constant row and a tiny
-    eps, and makes NaN of a gradient that is finite.
+    In the order of eager code, so that in narrow rows, where the two terms cancel, its rounding is eager's. r³ may
+    overflow for a constant row and a tiny eps; the mean is zero there, and must not make NaN of it.
     """
-    dh_N = g_N - n_N * (tl.sum(g_N * n_N, 0) / width)
+    along = tl.sum(g_N * h_N, 0) / width
+    dh_N = g_N * r - h_N * tl.where(along == 0.0, 0.0, along * (r * r * r))
     if CENTRED:
-        dh_N = dh_N - tl.sum(g_N, 0) / width
-    return dh_N * r
+        dh_N = dh_N - tl.sum(dh_N, 0) / width
+    return dh_N
 
 
 @triton.jit
@@ -55,7 +55,8 @@ def forward_row(
         residual_N = tl.load(residual + row * residual_stride + column_N, mask=inside_N, other=0.0)
         x_N = (x_N.to(tl.float32) + residual_N.to(tl.float32)).to(total.dtype.element_ty)
         tl.store(total + row * width + column_N, x_N, mask=inside_N)
-    y_N, _, _ = normalised(x_N.to(tl.float32), inside_N, width, eps, CENTRED)
+    h_N, _, r = scale_of(x_N.to(tl.float32), inside_N, width, eps, CENTRED)
+    y_N = h_N * r
     if ROUND_FIRST:
         y_N = y_N.to(x_N.dtype).to(tl.float32)
     if HAS_WEIGHT:
@@ -67,14 +68,14 @@ def forward_row(
 
 @triton.jit
 def write_gradient(
-    dh, dtotal, row, column_N, inside_N, dy_N, n_N, r, weight_N, width, dtotal_stride, offset,
+    dh, dtotal, row, column_N, inside_N, dy_N, c_N, r, weight_N, width, dtotal_stride, offset,
     ADD: tl.constexpr, CENTRED: tl.constexpr,
 ):  # fmt: skip
     """Write the row ``dh``: the gradient through the norm, plus with ADD that of the sum itself."""
     g_N = dy_N.to(tl.float32)
     if weight_N is not None:
         g_N = g_N * (weight_N.to(tl.float32) + offset)
-    dh_N = normalised_gradient(g_N, n_N, r, width, CENTRED)
+    dh_N = gradient_through(g_N, c_N, r, width, CENTRED)
     if ADD:
         dh_N += tl.load(dtotal + row * dtotal_stride + column_N, mask=inside_N, other=0.0).to(tl.float32)
     tl.store(dh + row * width + column_N, dh_N, mask=inside_N)
@@ -97,13 +98,13 @@ def backward_rows(
             row = tl.cast(start, tl.int64)
             h_N = tl.load(h + row * h_stride + column_N, mask=inside_N, other=0.0)
             dy_N = tl.load(dy + row * dy_stride + column_N, mask=inside_N, other=0.0)
-            n_N, _, r = normalised(h_N.to(tl.float32), inside_N, width, eps, CENTRED)
+            c_N, _, r = scale_of(h_N.to(tl.float32), inside_N, width, eps, CENTRED)
             if SUM_WEIGHT:  # here and not below, where dy and dy·weight would be alive at once
-                dweight_N += dy_N.to(tl.float32) * n_N
+                dweight_N += dy_N.to(tl.float32) * (c_N * r)
             if SUM_BIAS:
                 dbias_N += dy_N.to(tl.float32)
             write_gradient(
-                dh, dtotal, row, column_N, inside_N, dy_N, n_N, r, weight_N, width, dtotal_stride, offset, ADD, CENTRED
+                dh, dtotal, row, column_N, inside_N, dy_N, c_N, r, weight_N, width, dtotal_stride, offset, ADD, CENTRED
             )
         part = tl.program_id(0).to(tl.int64) * width
         if SUM_WEIGHT:
@@ -114,12 +115,12 @@ def backward_rows(
         row = tl.program_id(0).to(tl.int64)
         h_N = tl.load(h + row * h_stride + column_N, mask=inside_N, other=0.0)
         dy_N = tl.load(dy + row * dy_stride + column_N, mask=inside_N, other=0.0)
-        n_N, mean, r = normalised(h_N.to(tl.float32), inside_N, width, eps, CENTRED)
+        c_N, mean, r = scale_of(h_N.to(tl.float32), inside_N, width, eps, CENTRED)
         if statistics is not None:
             tl.store(statistics + 2 * row, mean)
             tl.store(statistics + 2 * row + 1, r)
         write_gradient(
-            dh, dtotal, row, column_N, inside_N, dy_N, n_N, r, weight_N, width, dtotal_stride, offset, ADD, CENTRED
+            dh, dtotal, row, column_N, inside_N, dy_N, c_N, r, weight_N, width, dtotal_stride, offset, ADD, CENTRED
         )
 
 

@@ -171,29 +171,26 @@ def gradient_of_heads(
                 i_TP = tl.load(dy_T[:, None] + (2 * HALF + column_P)[None, :], mask=inside_TP, other=0.0).to(tl.float32)
                 square_T += tl.sum(p_TP * p_TP, 1)
             r_T = tl.rsqrt(square_T / HEAD + eps)
-            a_TH = a_TH * r_T[:, None]
-            b_TH = b_TH * r_T[:, None]
             if SUM:
-                sum1_TH += g_TH * a_TH
-                sum2_TH += h_TH * b_TH
+                sum1_TH += g_TH * (a_TH * r_T[:, None])
+                sum2_TH += h_TH * (b_TH * r_T[:, None])
             if weight is not None:
                 g_TH = g_TH * weight1_H[None, :]
                 h_TH = h_TH * weight2_H[None, :]
             along_T = tl.sum(g_TH * a_TH, 1) + tl.sum(h_TH * b_TH, 1)
             if REST > 0:
-                p_TP = p_TP * r_T[:, None]
                 if SUM:
-                    sum_TP += i_TP * p_TP
+                    sum_TP += i_TP * (p_TP * r_T[:, None])
                 if weight is not None:
                     i_TP = i_TP * weight_P[None, :]
                 along_T += tl.sum(i_TP * p_TP, 1)
-            along_T = along_T / HEAD
-            da_TH = (g_TH - a_TH * along_T[:, None]) * r_T[:, None]
-            db_TH = (h_TH - b_TH * along_T[:, None]) * r_T[:, None]
+            along_T = (along_T / HEAD) * (r_T * r_T * r_T)
+            da_TH = g_TH * r_T[:, None] - a_TH * along_T[:, None]
+            db_TH = h_TH * r_T[:, None] - b_TH * along_T[:, None]
             tl.store(dx_T[:, None] + column_H[None, :], da_TH, mask=inside_TH)
             tl.store(dx_T[:, None] + (HALF + column_H)[None, :], db_TH, mask=inside_TH)
             if REST > 0:
-                i_TP = (i_TP - p_TP * along_T[:, None]) * r_T[:, None]
+                i_TP = i_TP * r_T[:, None] - p_TP * along_T[:, None]
                 tl.store(dx_T[:, None] + (2 * HALF + column_P)[None, :], i_TP, mask=inside_TP)
     if SUM:
         to = dweight + tl.cast(part, tl.int64) * HEAD

@@ -145,3 +145,12 @@ def broadcasts(op: str, x: Tensor, residual: Tensor) -> bool:
     if not torch.compiler.is_compiling():
         say_unfused(op, "x and residual have different shapes")
     return True
+
+
+def through_scale(g: Tensor, h: Tensor, r: Tensor) -> Tensor:
+    """The gradient of ``h`` from ``g``, that of ``h·r`` with r = 1/sqrt(mean(h²) + eps) of each row.
+
+    r³ may overflow for a constant row and a tiny eps; the mean is zero there, and must not make NaN of it.
+    """
+    along = (g * h).mean(-1, keepdim=True)
+    return g * r - h * torch.where(along == 0, 0.0, along * (r * r * r))

@@ -43,21 +43,21 @@ from fused_replacements import _layout
 from fused_replacements._op import Kernels
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, row_width, same_device, same_shape
-from fused_replacements.reduction._residual import ResidualOp, broadcasts
+from fused_replacements.reduction._residual import ResidualOp, broadcasts, through_scale
 
 Cast = Literal["llama", "gemma"]
 
 
-def _normalised(total: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Rows of mean square 1 in fp32, and the factors that scaled them."""
+def _scaled(total: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Rows in fp32, and the factors that give them mean square 1."""
     h = _layout.wide(total)
-    r = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
-    return h * r, r
+    return h, torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
 
 
 def definition(total: Tensor, weight: Tensor | None, eps: float, offset: float, cast: str) -> Tensor:
     """RMS norm in plain PyTorch."""
-    n, _ = _normalised(total, eps)
+    h, r = _scaled(total, eps)
+    n = h * r
     if cast == "llama":
         n = n.to(total.dtype)
         return n if weight is None else n * (weight + offset if offset else weight)
@@ -68,15 +68,16 @@ def definition(total: Tensor, weight: Tensor | None, eps: float, offset: float, 
 def gradient(
     dy: Tensor, total: Tensor, weight: Tensor | None, eps: float, offset: float, cast: str, needs: list[bool]
 ) -> list[Tensor]:
-    """Of ``total`` and ``weight``, where ``needs`` says so; no power of 1/rms above the first occurs."""
-    n, r = _normalised(total, eps)
+    """Of ``total`` and ``weight``, where ``needs`` says so."""
+    h, r = _scaled(total, eps)
     dy = _layout.wide(dy)
     found = []
     if needs[0]:
         g = dy if weight is None else dy * (_layout.wide(weight) + offset)
-        found.append(((g - n * (g * n).mean(-1, keepdim=True)) * r).to(total.dtype))
+        found.append(through_scale(g, h, r).to(total.dtype))
     if needs[1] and weight is not None:
         rows = list(range(total.dim() - 1))
+        n = h * r
         found.append(((dy * n).sum(rows) if rows else dy * n).to(weight.dtype))
     return found
 

@@ -48,23 +48,24 @@ from fused_replacements import _layout
 from fused_replacements._op import FusedOp, Kernels
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, row_width, same_device
+from fused_replacements.reduction._residual import through_scale
 
 Cast = Literal["torch", "deberta"]
 
 
-def _normalised(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Rows of mean 0 and variance 1 in fp32, and the factors that scaled them."""
+def _centred(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Rows of mean 0 in fp32, and the factors that give them variance 1."""
     h = _layout.wide(x)
     centred = h - h.mean(-1, keepdim=True)
-    r = torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps)
-    return centred * r, r
+    return centred, torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + eps)
 
 
 def definition(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float, cast: str, wide: bool = False
 ) -> Tensor:
     """Layer norm in plain PyTorch. ``wide``: the result is fp32 whatever ``x`` is."""
-    n, _ = _normalised(x, eps)
+    centred, r = _centred(x, eps)
+    n = centred * r
     if cast == "deberta":
         n = n.to(x.dtype)
         n = n if weight is None else n * (weight + offset if offset else weight)
@@ -78,16 +79,17 @@ def gradient(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float, cast: str,
     wide: bool, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    """Of ``x``, ``weight`` and ``bias``, where ``needs`` says so; no power of 1/deviation above the first occurs."""
-    n, r = _normalised(x, eps)
+    """Of ``x``, ``weight`` and ``bias``, where ``needs`` says so."""
+    centred, r = _centred(x, eps)
     dy = _layout.wide(dy)
     found = []
     if needs[0]:
         g = dy if weight is None else dy * (_layout.wide(weight) + offset)
-        dx = (g - g.mean(-1, keepdim=True) - n * (g * n).mean(-1, keepdim=True)) * r
-        found.append(dx.to(x.dtype))
+        dh = through_scale(g, centred, r)
+        found.append((dh - dh.mean(-1, keepdim=True)).to(x.dtype))
     rows = list(range(x.dim() - 1))
     if needs[1] and weight is not None:
+        n = centred * r
         found.append(((dy * n).sum(rows) if rows else dy * n).to(weight.dtype))
     if needs[2] and bias is not None:
         found.append((dy.sum(rows) if rows else dy.clone()).to(bias.dtype))
