@@ -1,0 +1,214 @@
+"""The graph of a function, and why it can't be one elementwise kernel."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from fused_replacements._compiled import _symbolic, leaves, with_leaves
+
+Autocast = tuple[str, torch.dtype] | None
+CONSTANTS: Final = (bool, int, float, str, type(None), torch.dtype)
+
+_VIEWS: Final = frozenset(
+    {
+        "expand", "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "permute", "transpose", "t",
+        "slice", "select", "narrow", "alias", "split", "split_with_sizes", "unbind", "broadcast_tensors", "view_as_real",
+    }
+)  # fmt: skip
+"""Other ways to look at a tensor: they move nothing, and a kernel reads through them."""
+_COPIES: Final = frozenset({"clone", "_to_copy", "lift_fresh_copy", "lift_fresh", "contiguous", "convert_element_type"})
+_CONSTANT_TENSORS: Final = frozenset({"full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "scalar_tensor"})
+"""Tensors of one value: a number to the kernel."""
+_HARMLESS: Final = _VIEWS | _COPIES | _CONSTANT_TENSORS | {"sym_size", "sym_stride", "sym_numel"}
+
+
+class NotElementwise(Exception):
+    """A function can't be one kernel. Its text is a clause that says why."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a function decided by the sizes that it was traced with: a chunk's width, a branch. A kernel is right only
+    for sizes that decide alike."""
+
+    symbols: tuple[tuple[Any, int, int], ...]
+    """(symbol, tensor, dimension) for each size that is one; strides follow at dimension + rank."""
+    conditions: tuple[Any, ...]
+
+    def broken(self, tensors: Sequence[Tensor]) -> str | None:
+        """None, or the condition that doesn't hold for the sizes of ``tensors``."""
+        if not self.conditions:
+            return None
+        known = {symbol: (*tensors[i].shape, *tensors[i].stride())[place] for symbol, i, place in self.symbols}
+        for condition in self.conditions:
+            if condition.xreplace(known) != True:  # noqa: E712 - sympy's truth is an object of its own
+                return f"what it does depends on sizes ({condition})"
+        return None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function of tensors and numbers as a graph of ATen ops on symbolic sizes."""
+
+    graph: torch.fx.Graph
+    sizes: Sizes
+    outputs: tuple[Any, ...]
+    structure: _pytree.TreeSpec
+
+    @property
+    def output_nodes(self) -> list[torch.fx.Node]:
+        found: list[torch.fx.Node] = next(node for node in self.graph.nodes if node.op == "output").args[0]  # type: ignore[assignment]
+        return found
+
+
+def chain_graph(fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast = None) -> Traced:
+    """The graph of an elementwise ``fn``. Reads shapes and dtypes of tensors, no values.
+
+    Raises:
+        NotElementwise: ``fn`` of these arguments can't be one kernel.
+    """
+    for place, argument in enumerate(arguments):
+        if not isinstance(argument, (Tensor, *CONSTANTS)):
+            raise NotElementwise(f"argument {place} is a {type(argument).__name__}, neither a tensor nor a number")
+    if not leaves(arguments):
+        raise NotElementwise("it has no tensor among its arguments")
+    try:
+        trace = _in_clean_thread(lambda: _traced(fn, arguments, autocast, {}))
+    except Exception as error:  # whatever the function raises, or the tracer about it
+        raise NotElementwise(_why_untraceable(error)) from error
+    reason = _of_outputs(trace)
+    if reason is None and _offenders(trace.graph):
+        reason = _of_offenders(trace, fn, arguments, autocast)
+    reason = reason or _of_work(trace)
+    if reason is not None:
+        raise NotElementwise(reason)
+    return trace
+
+
+def _in_clean_thread(work: Callable[[], Traced]) -> Traced:
+    """``work`` without the modes, autocast and gradients of the caller."""
+    with ThreadPoolExecutor(1, "fused-replacements-trace") as pool:
+        return pool.submit(work).result()
+
+
+def _traced(
+    fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast, decompositions: dict[Any, Any]
+) -> Traced:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    results: list[Any] = []
+
+    def flat(*tensors: Tensor) -> list[Any]:
+        with nullcontext() if autocast is None else torch.autocast(*autocast, cache_enabled=False):
+            results[:] = [fn(*with_leaves(arguments, tensors))]
+        return [value for value in _pytree.tree_leaves(results[0]) if isinstance(value, Tensor)]
+
+    mode, fakes = _symbolic([_meta(tensor) for tensor in leaves(arguments)])
+    places = tuple(
+        (size.node.expr, i, place)
+        for i, fake in enumerate(fakes)
+        for place, size in enumerate((*fake.shape, *fake.stride()))
+        if isinstance(size, torch.SymInt)
+    )
+    with torch.no_grad(), mode:
+        graph = make_fx(flat, decomposition_table=decompositions)(*fakes).graph
+    conditions = tuple(guard.expr for guard in mode.shape_env.guards if not _operands_fit(guard.expr))
+    values, structure = _pytree.tree_flatten(results[0])
+    return Traced(graph, Sizes(places, conditions), tuple(values), structure)
+
+
+def _meta(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape, strides, dtype and kind of device, which holds nothing: fake ones are taken too."""
+    from torch._subclasses import FakeTensor
+
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    shape, strides = [int(size) for size in tensor.shape], [int(stride) for stride in tensor.stride()]
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
+
+
+def _operands_fit(guard: Any) -> bool:
+    """Equality of two sizes is what broadcasting asks for: a call that breaks it raises anyway."""
+    import sympy
+
+    return isinstance(guard, sympy.Eq) and all(isinstance(side, sympy.Symbol) for side in guard.args)
+
+
+def _why_untraceable(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    name = type(error).__name__
+    if "FakeTensors" in text or "fake mode" in text.lower():
+        return "it reads a tensor that is not one of its arguments"
+    if "DataDependent" in name or "data-dependent" in text.lower() or "data dependent" in text.lower():
+        return "what it does depends on values"
+    return f"its graph can't be traced ({name}: {text[:160]})"
+
+
+def _of_outputs(trace: Traced) -> str | None:
+    if not trace.outputs:
+        return "it returns nothing"
+    for value in trace.outputs:
+        if not isinstance(value, Tensor):
+            return f"it returns a {type(value).__name__} beside tensors"
+    if len(set(trace.output_nodes)) < len(trace.output_nodes):
+        return "it returns one tensor twice"
+    return None
+
+
+def _of_work(trace: Traced) -> str | None:
+    """Every output has to be computed: an input, or a view of one, is no kernel's output."""
+    for node in trace.output_nodes:
+        while node.op == "call_function" and (_name(node.target) in _VIEWS or node.target is operator.getitem):
+            node = node.args[0]
+        if node.op == "placeholder":
+            return "it returns an input as it is"
+    return None
+
+
+def _of_offenders(trace: Traced, fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast) -> str | None:
+    """The ops that are not elementwise, unless what the compiler makes of them is (``glu`` is a product of halves)."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    offenders = _offenders(trace.graph)
+    if any(_name(target) == "_local_scalar_dense" for target in offenders):
+        return "what it does depends on values"
+    random = [target for target in offenders if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())]
+    if random:
+        return f"{_listed(random)} draws random numbers, and backward would draw others"
+    mutating = [target for target in offenders if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable]
+    if mutating:
+        return f"{_listed(mutating)} writes in place"
+    opened = _in_clean_thread(lambda: _traced(fn, arguments, autocast, select_decomp_table()))
+    if not _offenders(opened.graph):
+        return None
+    return f"{_listed(offenders)} {'is' if len(set(map(_name, offenders))) == 1 else 'are'} not elementwise"
+
+
+def _offenders(graph: torch.fx.Graph) -> list[Any]:
+    return [node.target for node in graph.nodes if node.op == "call_function" and not _elementwise(node.target)]
+
+
+def _elementwise(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # arithmetic on sizes, and the items of a split
+    tags = target.tags
+    if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in tags:
+        return False
+    return torch.Tag.pointwise in tags or _name(target) in _HARMLESS
+
+
+def _name(target: Any) -> str:
+    return target._schema.name.split("::")[1] if isinstance(target, torch._ops.OpOverload) else str(target)
+
+
+def _listed(targets: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(str(target.name()).replace("::", ".") for target in targets))
