@@ -120,7 +120,7 @@ class _DropoutAdd(FusedOp):
             constant=("seed",),
         )
         self._function = _Function
-        self._apply = super(torch.autograd.Function, _Function).apply  # type: ignore[misc]
+        self._apply = super(torch.autograd.Function, _Function).apply
 
     def _backward_schema(self) -> str:
         return "dropout_add_backward(Tensor grad, Tensor seed, float p, ScalarType dtype) -> Tensor"
@@ -141,7 +141,8 @@ class _Function(torch.autograd.Function):
         ctx.save_for_backward(seed)
         ctx.set_materialize_grads(False)
         ctx.p, ctx.dtype, ctx.residual_dtype = p, x.dtype, residual.dtype
-        return OP.forward.overload(x, residual, seed, p)
+        y: Tensor = OP.forward.overload(x, residual, seed, p)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -38,7 +38,7 @@ def bias_act_backward(
     ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """``dx`` = dy·act'(x + bias), and in ``dbias`` (programs, width) its sum over the rows; None: not wanted."""
-    column_N = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column_N = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside_N = column_N < width
     bias_N = tl.load(bias + column_N * bias_stride, mask=inside_N, other=0.0).to(tl.float32)
     if dbias is not None:
