@@ -22,7 +22,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from replacement_calls import labels  # noqa: E402
 from fused_replacements import find  # noqa: E402
 from fused_replacements._registry import HOME  # noqa: E402
 
-CHECKS_SHARE = 0.5
+CHECKS_SHARE = 0.6
 """Of the budget, at most, for the numbers."""
 TASK_LIMIT_S = 90.0
 
@@ -64,21 +64,26 @@ def variants_of(names: Iterable[str], most: int) -> tuple[Variants, list[dict[st
     return found, broken
 
 
+def in_turn(variants: Variants) -> Iterator[tuple[int, str, str]]:
+    """Place, name and label: the first variant of every replacement, then every second one, and so on."""
+    for place in range(max(map(len, variants.values()), default=0)):
+        yield from ((place, name, some[place]) for name, some in variants.items() if place < len(some))
+
+
 def checks(variants: Variants) -> list[Task]:
-    return [{"do": "check", "name": name, "variants": some} for name, some in variants.items()]
-
-
-def warm_ups(variants: Variants) -> list[Task]:
-    return [{"do": "warm", "name": name, "variant": some[0]} for name, some in variants.items()]
+    """The numbers; after those of the first variants, where there is a GPU, what fills the caches for the times."""
+    tasks: list[Task] = [{"do": "check", "name": name, "variant": label} for _, name, label in in_turn(variants)]
+    if INTERPRETED:
+        return tasks
+    warm = [{"do": "warm", "name": name, "variant": some[0]} for name, some in variants.items()]
+    return [*tasks[: len(variants)], *warm, *tasks[len(variants) :]]
 
 
 def times(variants: Variants) -> list[Task]:
-    """First the first variant of every replacement, with torch.compile, then the others without."""
+    """With torch.compile for the first variant of each, as compiling takes longest."""
     return [
-        {"do": "time", "name": name, "variant": some[place], "compile": place == 0}
-        for place in range(max(map(len, variants.values()), default=0))
-        for name, some in variants.items()
-        if place < len(some)
+        {"do": "time", "name": name, "variant": label, "compile": place == 0}
+        for place, name, label in in_turn(variants)
     ]
 
 
@@ -93,10 +98,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     variants, broken = variants_of(options.only or HOME, options.variants)
     command = [sys.executable, str(Path(__file__).resolve()), "--work"]
     cores = os.cpu_count() or 1
-    side_by_side = options.children or max(1, min(8, cores if INTERPRETED else cores // 2))
-    first = checks(variants) + ([] if INTERPRETED else warm_ups(variants))
+    side_by_side = options.children or max(1, min(12, cores - (not INTERPRETED)))
     checked, unchecked = child_processes.run(
-        first,
+        checks(variants),
         command,
         children=side_by_side,
         deadline=start + CHECKS_SHARE * options.budget,
