@@ -33,8 +33,8 @@ class Between(NamedTuple):
     compiled: CompiledKernels
 
 
-_WEIGHTS: Final = Between(_scores.weights, CompiledKernels(_scores.weights))
-_GRADIENTS: Final = Between(_scores.gradients, CompiledKernels(_scores.gradients))
+_WEIGHTS: Final = Between(_scores.weights, CompiledKernels(_scores.weights, 1 + len(_scores.Terms._fields)))
+_GRADIENTS: Final = Between(_scores.gradients, CompiledKernels(_scores.gradients, 3 + len(_scores.Terms._fields)))
 
 
 class Problem(NamedTuple):
@@ -221,11 +221,11 @@ def _terms(problem: Problem, block: Block) -> _scores.Terms:
 def _between(between: Between, problem: Problem, block: Block, products: Tensor, *more: Tensor) -> Any:
     """Run ``between`` on one block: compiled where it can be, op by op where not."""
     arguments = (products.view(_block_shape(problem, block)), *more, *_terms(problem, block))
-    if Chosen.cpu != "compiled" or products.device.type != "cpu" or products.dtype is torch.float64:
+    if Chosen.cpu != "compiled" or products.device.type != "cpu":
         return between.definition(*arguments)
     try:
         kernel = between.compiled.find(arguments)
     except Exception as error:  # the compiler raises many kinds: no g++, no headers
         say_unfused("flash_attention", f"its softmax could not be compiled ({type(error).__name__}: {error})"[:300])
         return between.definition(*arguments)
-    return kernel(leaves(arguments))
+    return between.definition(*arguments) if kernel is None else kernel(leaves(arguments))

@@ -21,7 +21,7 @@ class Make:
     def qkv(
         self, past: int = 0, groups: int = 1, scale: float = 1.0, transposed: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v with ``past`` more keys than queries; ``transposed``: views of (batch, length, heads, channels)."""
+        """q, k and v with ``past`` more keys than queries; ``transposed``: views of (batch, length, heads, head)."""
         groups = groups if self.heads % groups == 0 else 1
         sizes = [(self.heads, self.rows), *[(self.heads // groups, self.rows + past)] * 2]
         if transposed:

@@ -100,11 +100,12 @@ def attention(
         (batch, heads, q_len, value_dim) in q's dtype (autocast: in its dtype), and with ``need_weights`` the
         probabilities (batch, heads, q_len, kv_len) beside it.
     """
-    if not torch.is_autocast_enabled(q.device.type):
+    device = q.device.type
+    if device == "meta" or q.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         mask_terms = (causal, scale, mask_keeps, scale_after_mask)
         return _attend(q, k, v, mask, *mask_terms, dropout if training else 0.0, softcap, need_weights)
-    dtype = torch.get_autocast_dtype(q.device.type)
-    with torch.autocast(q.device.type, enabled=False):  # on, it would round the mask as well
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):  # on, it would round the mask as well
         mask_terms = (causal, scale, mask_keeps, scale_after_mask)
         qkv = (q.to(dtype), k.to(dtype), v.to(dtype))
         return _attend(*qkv, mask, *mask_terms, dropout if training else 0.0, softcap, need_weights)

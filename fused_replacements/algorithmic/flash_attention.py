@@ -100,7 +100,7 @@ def _definition(
 
 
 OP = FusedOp(
-    "flash_attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, float scale, "
+    "flash_attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alibi_slopes, Tensor? sinks, float scale, "
     "float softcap, int window, bool causal, bool lower_right) -> (Tensor, Tensor)",
     _definition,
     forward=Kernels("flash_attention", "forward", cpu=_blocked.forward),
@@ -108,7 +108,7 @@ OP = FusedOp(
     gradient=_blocked.backward,
     saved=1,
     keeps_outputs=True,
-    constant=("slopes",),
+    constant=("alibi_slopes",),
 )
 
 
@@ -129,8 +129,9 @@ def flash_attention(
 
     Under autocast q, k and v are cast to its dtype; bias, slopes and sinks are read as they are.
     """
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
+    device = q.device.type
+    if device != "meta" and torch.is_autocast_enabled(device) and q.dtype is not torch.float64:
+        dtype = torch.get_autocast_dtype(device)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return OP(*_arguments(q, k, v, bias, causal, window, softcap, scale, alibi_slopes, sinks))  # type: ignore[no-any-return]
 

@@ -15,8 +15,6 @@ import triton
 import triton.language as tl
 
 from fused_replacements.kernels._attention_scores import (
-    LN_2,
-    LOG2_E,
     key_range,
     query_range,
     scores,
@@ -25,14 +23,16 @@ from fused_replacements.kernels._attention_scores import (
 
 
 @triton.jit
-def tile(x, row, row_stride, length, HEAD_DIM: tl.constexpr, D: tl.constexpr, CHECK: tl.constexpr):
-    """Rows ``row`` of a head at ``x``, 0 beyond ``length`` and beyond the head's channels."""
+def tile(x, row, row_stride, length, HEAD_DIM: tl.constexpr, D: tl.constexpr, CLAMP: tl.constexpr):
+    """Rows ``row`` of a head at ``x``, and 0 beyond its channels.
+
+    With ``CLAMP`` a row beyond ``length`` reads the last one again, which needs no mask: its weight is 0, or it isn't
+    stored.
+    """
+    if CLAMP:
+        row = tl.minimum(row, length - 1)
     channel_D = tl.arange(0, D)
     pointer = x + row.to(tl.int64)[:, None] * row_stride + channel_D[None, :]
-    if CHECK and HEAD_DIM != D:
-        return tl.load(pointer, mask=(row < length)[:, None] & (channel_D < HEAD_DIM)[None, :], other=0.0)
-    if CHECK:
-        return tl.load(pointer, mask=(row < length)[:, None], other=0.0)
     if HEAD_DIM != D:
         return tl.load(pointer, mask=(channel_D < HEAD_DIM)[None, :], other=0.0)
     return tl.load(pointer)
@@ -63,8 +63,8 @@ def attend(
         )  # fmt: skip
         higher_M = tl.maximum(top_M, tl.max(s_MN, 1))
         finite_M = tl.where(higher_M == float("-inf"), 0.0, higher_M)  # nothing in view yet: -inf - -inf is NaN
-        p_MN = tl.exp2(s_MN - finite_M[:, None])
-        shrink_M = tl.exp2(top_M - finite_M)
+        p_MN = tl.exp(s_MN - finite_M[:, None])
+        shrink_M = tl.exp(top_M - finite_M)
         sum_M = sum_M * shrink_M + tl.sum(p_MN, 1)
         v_ND = tile(v, column_N, v_row, kv_len, HEAD_DIM, D, MASKED)
         acc_MD = tl.dot(p_MN.to(v_ND.dtype), v_ND, acc_MD * shrink_M[:, None], input_precision="ieee")
@@ -97,7 +97,7 @@ def flash_forward(
     top_M = tl.full([BLOCK_M], float("-inf"), tl.float32)
     sum_M = tl.zeros([BLOCK_M], tl.float32)
     if SINKS:  # a key without a value
-        top_M = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks + head).to(tl.float32) * LOG2_E
+        top_M = tl.zeros([BLOCK_M], tl.float32) + tl.load(sinks + head).to(tl.float32)
         sum_M += 1.0
     low, high = key_range(first_row, BLOCK_M, kv_len, shift, window, CAUSAL, WINDOW, BLOCK_N)
     whole = low
@@ -115,7 +115,7 @@ def flash_forward(
     )  # fmt: skip
     empty_M = sum_M == 0.0
     acc_MD = acc_MD / tl.where(empty_M, 1.0, sum_M)[:, None]
-    lse_M = tl.where(empty_M, float("inf"), (top_M + tl.log2(tl.where(empty_M, 1.0, sum_M))) * LN_2)
+    lse_M = tl.where(empty_M, float("inf"), top_M + tl.log(tl.where(empty_M, 1.0, sum_M)))
     line = tl.program_id(1).to(tl.int64) * q_len
     store_tile(out + line * HEAD_DIM, acc_MD, row_M, HEAD_DIM, q_len, HEAD_DIM, D)
     tl.store(lse + line + row_M, lse_M, mask=row_M < q_len)
@@ -147,7 +147,7 @@ def flash_backward_q(
     dout_MD = tile(dout + batch * dout_batch + head * dout_head, row_M, dout_row, q_len, HEAD_DIM, D, True)
     out_MD = tile(out + line * HEAD_DIM, row_M, HEAD_DIM, q_len, HEAD_DIM, D, True)
     delta_M = tl.sum(dout_MD.to(tl.float32) * out_MD.to(tl.float32), 1)
-    lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf")) * LOG2_E
+    lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf"))
     dq_MD = tl.zeros([BLOCK_M, D], tl.float32)
     mean_MD = tl.zeros([BLOCK_M, D], tl.float32)
     left_M = tl.zeros([BLOCK_M], tl.float32)
@@ -161,7 +161,7 @@ def flash_backward_q(
             product_MN, row_M[:, None], column_N[None, :], bias, bias_row, bias_column, slope, q_len, kv_len, shift,
             window, scale, softcap, CAUSAL, WINDOW, BIAS, SLOPES, SOFTCAP, True,
         )  # fmt: skip
-        p_MN = tl.exp2(s_MN - lse_M[:, None])
+        p_MN = tl.exp(s_MN - lse_M[:, None])
         dp_MN = tl.dot(dout_MD, tl.trans(v_ND), input_precision="ieee")
         ds_MN = p_MN * (dp_MN - delta_M[:, None])
         left_M += tl.sum(ds_MN, 1)
@@ -172,7 +172,7 @@ def flash_backward_q(
         dq_MD = tl.dot(ds_MN.to(k_ND.dtype), k_ND, dq_MD, input_precision="ieee")
         mean_MD = tl.dot(p_MN.to(k_ND.dtype), k_ND, mean_MD, input_precision="ieee")
     if SINKS:  # the weights of the keys sum to 1 less that of the sink
-        left_M -= delta_M * tl.exp2(tl.load(sinks + head).to(tl.float32) * LOG2_E - lse_M)
+        left_M -= delta_M * tl.exp(tl.load(sinks + head).to(tl.float32) - lse_M)
     dq_MD = (dq_MD - left_M[:, None] * mean_MD) * scale
     store_tile(dq + line * HEAD_DIM, dq_MD, row_M, HEAD_DIM, q_len, HEAD_DIM, D)
     tl.store(delta + line + row_M, delta_M + left_M, mask=row_M < q_len)
@@ -212,14 +212,14 @@ def flash_backward_kv(
             row_M = first + tl.arange(0, BLOCK_M)
             q_MD = tile(q_one, row_M, q_row, q_len, HEAD_DIM, D, True)
             dout_MD = tile(dout_one, row_M, dout_row, q_len, HEAD_DIM, D, True)
-            lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf")) * LOG2_E
+            lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf"))
             delta_M = tl.load(delta + line + row_M, mask=row_M < q_len, other=0.0)
             product_NM = tl.dot(k_ND, tl.trans(q_MD), input_precision="ieee")
             s_NM, capped_NM = scores(
                 product_NM, row_M[None, :], column_N[:, None], bias_one, bias_row, bias_column, slope, q_len, kv_len,
                 shift, window, scale, softcap, CAUSAL, WINDOW, BIAS, SLOPES, SOFTCAP, True,
             )  # fmt: skip
-            p_NM = tl.exp2(s_NM - lse_M[None, :])
+            p_NM = tl.exp(s_NM - lse_M[None, :])
             dv_ND = tl.dot(p_NM.to(dout_MD.dtype), dout_MD, dv_ND, input_precision="ieee")
             ds_NM = p_NM * (tl.dot(v_ND, tl.trans(dout_MD), input_precision="ieee") - delta_M[None, :])
             if SOFTCAP:
@@ -257,7 +257,7 @@ def flash_backward_bias(
         dout_MD = tile(dout + batch * dout_batch + head * dout_head, row_M, dout_row, q_len, HEAD_DIM, D, True)
         k_ND = tile(k + batch * k_batch + head // groups * k_head, column_N, k_row, kv_len, HEAD_DIM, D, True)
         v_ND = tile(v + batch * v_batch + head // groups * v_head, column_N, v_row, kv_len, HEAD_DIM, D, True)
-        lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf")) * LOG2_E
+        lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf"))
         delta_M = tl.load(delta + line + row_M, mask=row_M < q_len, other=0.0)
         slope = 0.0
         if SLOPES:
@@ -267,7 +267,7 @@ def flash_backward_bias(
             bias + batch * bias_batch + head * bias_head, bias_row, bias_column, slope, q_len, kv_len, shift, window,
             scale, softcap, CAUSAL, WINDOW, BIAS, SLOPES, SOFTCAP, True,
         )  # fmt: skip
-        p_MN = tl.exp2(s_MN - lse_M[:, None])
+        p_MN = tl.exp(s_MN - lse_M[:, None])
         sum_MN += p_MN * (tl.dot(dout_MD, tl.trans(v_ND), input_precision="ieee") - delta_M[:, None])
     line = tl.program_id(2).to(tl.int64) * q_len
     inside = (row_M < q_len)[:, None] & (column_N < kv_len)[None, :]

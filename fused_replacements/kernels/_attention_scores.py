@@ -1,6 +1,7 @@
 """What every kernel of flash attention does to a tile of scores, and which keys a tile of queries can see.
 
-Scores are in base 2 (times log2 e), since the hardware's exponential is 2^x. Positions may come in either orientation,
+Scores are kept in base e, though the hardware's exponential is 2^x: the weight of a lone key is then 1 exactly, in
+backward too, and its gradient 0. Positions may come in either orientation,
 ``row`` (M, 1) with ``column`` (1, N) or ``row`` (1, M) with ``column`` (N, 1): they only ever broadcast.
 """
 
@@ -9,8 +10,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
 NO_BIAS, ADDED_BIAS, BOOLEAN_BIAS = 0, 1, 2
 
 
@@ -27,7 +26,7 @@ def tanh(x):
     near = near * z + -3.33332819422e-1
     near = near * z * x + x
     size = tl.abs(x)
-    far = 1.0 - 2.0 / (tl.exp2(size * (2.0 * LOG2_E)) + 1.0)
+    far = 1.0 - 2.0 / (tl.exp(size * 2.0) + 1.0)
     far = tl.where(x < 0.0, -far, far)
     return tl.where(size < 0.625, near, far)
 
@@ -38,27 +37,29 @@ def scores(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SOFTCAP: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Scores in base 2 from ``product`` = q·k, -inf where a key is hidden; and the tanh of the soft-cap.
+    """Scores from ``product`` = q·k, -inf where a key is hidden; and the tanh of the soft-cap.
 
     ``MASKED`` False: every key of the tile exists and is in view of every query, so that only the bias can hide it.
     """
     capped = product
     if SOFTCAP:
         capped = tanh(product * (scale / softcap))
-        s = capped * (softcap * LOG2_E)
+        s = capped * softcap
     else:
-        s = product * (scale * LOG2_E)
+        s = product * scale
     if BIAS != 0:
-        inside = row < q_len
+        inside = tl.minimum(row, q_len - 1).to(tl.int64) * bias_row
         if MASKED:
-            inside = inside & (column < kv_len)
-        b = tl.load(bias + row.to(tl.int64) * bias_row + column.to(tl.int64) * bias_column, mask=inside, other=0.0)
+            inside += tl.minimum(column, kv_len - 1).to(tl.int64) * bias_column
+        else:
+            inside += column.to(tl.int64) * bias_column
+        b = tl.load(bias + inside)
         if BIAS == 1:
-            s += b.to(tl.float32) * LOG2_E
+            s += b.to(tl.float32)
         else:
             s = tl.where(b != 0, s, float("-inf"))
     if SLOPES:
-        s -= tl.abs(row + shift - column).to(tl.float32) * (slope * LOG2_E)
+        s -= tl.abs(row + shift - column).to(tl.float32) * slope
     if MASKED:
         seen = column < kv_len
         if CAUSAL:
