@@ -20,8 +20,8 @@ CONSTANTS: Final = (bool, int, float, str, type(None), torch.dtype)
 
 _VIEWS: Final = frozenset(
     {
-        "expand", "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "permute", "transpose", "t",
-        "slice", "select", "narrow", "alias", "split", "split_with_sizes", "unbind", "broadcast_tensors", "view_as_real",
+        "expand", "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "permute", "transpose",
+        "t", "slice", "select", "narrow", "alias", "split", "split_with_sizes", "unbind",
     }
 )  # fmt: skip
 """Other ways to look at a tensor: they move nothing, and a kernel reads through them."""
@@ -31,14 +31,16 @@ _CONSTANT_TENSORS: Final = frozenset({"full", "full_like", "zeros", "zeros_like"
 _HARMLESS: Final = _VIEWS | _COPIES | _CONSTANT_TENSORS | {"sym_size", "sym_stride", "sym_numel"}
 
 
-class NotElementwise(Exception):
+class NotElementwise(Exception):  # noqa: N818 - nothing went wrong, a question is answered
     """A function can't be one kernel. Its text is a clause that says why."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a function decided by the sizes that it was traced with: a chunk's width, a branch. A kernel is right only
-    for sizes that decide alike."""
+    """What a function decided by the sizes that it was traced with: a chunk's width, a branch.
+
+    A kernel is right only for sizes that decide alike.
+    """
 
     symbols: tuple[tuple[Any, int, int], ...]
     """(symbol, tensor, dimension) for each size that is one; strides follow at dimension + rank."""
@@ -66,8 +68,8 @@ class Traced:
 
     @property
     def output_nodes(self) -> list[torch.fx.Node]:
-        found: list[torch.fx.Node] = next(node for node in self.graph.nodes if node.op == "output").args[0]  # type: ignore[assignment]
-        return found
+        found: Any = next(node for node in self.graph.nodes if node.op == "output").args[0]
+        return list(found)
 
 
 def chain_graph(fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast = None) -> Traced:
@@ -138,7 +140,7 @@ def _meta(tensor: Tensor) -> Tensor:
 
 def _operands_fit(guard: Any) -> bool:
     """Equality of two sizes is what broadcasting asks for: a call that breaks it raises anyway."""
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     return isinstance(guard, sympy.Eq) and all(isinstance(side, sympy.Symbol) for side in guard.args)
 
@@ -166,7 +168,8 @@ def _of_outputs(trace: Traced) -> str | None:
 
 def _of_work(trace: Traced) -> str | None:
     """Every output has to be computed: an input, or a view of one, is no kernel's output."""
-    for node in trace.output_nodes:
+    for output in trace.output_nodes:
+        node: Any = output
         while node.op == "call_function" and (_name(node.target) in _VIEWS or node.target is operator.getitem):
             node = node.args[0]
         if node.op == "placeholder":
@@ -184,7 +187,9 @@ def _of_offenders(trace: Traced, fn: Callable[..., Any], arguments: Sequence[Any
     random = [target for target in offenders if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())]
     if random:
         return f"{_listed(random)} draws random numbers, and backward would draw others"
-    mutating = [target for target in offenders if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable]
+    mutating = [
+        target for target in offenders if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    ]
     if mutating:
         return f"{_listed(mutating)} writes in place"
     opened = _in_clean_thread(lambda: _traced(fn, arguments, autocast, select_decomp_table()))

@@ -15,9 +15,9 @@ from call to call as a tensor of no dimensions. Under autocast the casts of the 
 ``torch.compile`` the function is inlined into the graph around it. Gradients to every tensor argument.
 
 What isn't elementwise runs as it is, unfused, with one warning that names the op: reductions, products of matrices,
-gathers, concatenations, random numbers, in-place ops, branches on values or sizes, and tensors that ``fn`` reads but
-doesn't get as arguments (they would be frozen, and have no gradient). ``fn`` has to be pure: what it reads from outside,
-a global number, is read once.
+gathers, concatenations, random numbers, in-place ops, branches on values, and tensors that ``fn`` reads but doesn't
+get as arguments (they would be frozen, and have no gradient). ``fn`` has to be pure: what it reads from outside, a
+global number, is read once. Where it decides by sizes, as ``chunk`` does, a kernel is built for each way it goes.
 
 Bytes moved
 -----------
@@ -41,7 +41,8 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -49,8 +50,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree
 
-from fused_replacements._compiled import CompiledKernels
-from fused_replacements._op import Composed, FusedOp
+from fused_replacements._compiled import CompiledKernels, layout_class
+from fused_replacements._op import FusedOp, Kernels, Op
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements.elementwise._chain_graph import NotElementwise, Sizes, chain_graph
@@ -58,6 +59,8 @@ from fused_replacements.elementwise._chain_graph import NotElementwise, Sizes, c
 Function = Callable[..., Any]
 MOST_FORMS: Final = 64
 """Combinations of dtypes, ranks and numbers that one chain is compiled for. Ops of the dispatcher are never freed."""
+MOST_BRANCHES: Final = 8
+"""Ways that one form may go by its sizes, at one layout."""
 MOST_CHAINS: Final = 512
 """Functions that ``elementwise_chain`` remembers; ``Chain`` objects are not counted."""
 
@@ -65,29 +68,58 @@ _numbers = itertools.count(1)
 _lock = threading.RLock()
 
 
-class _CheckedKernels(CompiledKernels):
-    """Compiled kernels of a function that isn't ours. New shapes are looked at first: compiled code does not.
+class _Branches:
+    """The ways that a function was seen to go, by layouts and sizes; each has kernels of its own."""
 
-    None, for shapes that don't fit each other and for those where the function decides otherwise, makes the op run the
-    function itself, which raises what it raises.
-    """
+    def __init__(self, name: str, definition: Function) -> None:
+        self._name, self._definition = name, definition
+        self._seen: dict[object, list[Sizes]] = {}
 
-    def __init__(self, name: str, definition: Function, count: int, sizes: Sizes) -> None:
-        super().__init__(definition, count)
-        self._name, self._sizes = name, sizes
+    def of(self, tensors: Sequence[Tensor]) -> object | None:
+        """Which way these tensors take, or None where the function itself has to run: it raises what it raises."""
+        if not self._fit(tensors):
+            return None
+        layouts = tuple(map(layout_class, tensors))
+        seen = self._seen.setdefault(layouts, [])
+        for way, sizes in enumerate(seen):
+            if sizes.broken(tensors) is None:
+                return (layouts, way)
+        try:
+            if len(seen) >= MOST_BRANCHES:
+                raise NotElementwise(f"what it does depends on sizes, in more than {MOST_BRANCHES} ways")
+            seen.append(chain_graph(self._definition, tensors).sizes)
+        except NotElementwise as refusal:
+            say_unfused(self._name, str(refusal))
+            return None
+        return (layouts, len(seen) - 1)
 
-    def _of_class(self, arguments: Sequence[Any]) -> Any:
-        shapes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in arguments]
+    def _fit(self, tensors: Sequence[Tensor]) -> bool:
+        shapes = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors]
         try:
             with torch.no_grad():
                 self._definition(*shapes)
         except (RuntimeError, ValueError, IndexError, TypeError):
+            return False
+        return True
+
+
+class _BranchingKernels(CompiledKernels):
+    """Compiled kernels of a function that isn't ours: compiled code looks at no sizes, so they are looked at first."""
+
+    def __init__(self, definition: Function, count: int, branches: _Branches, inputs: Callable[..., Any]) -> None:
+        super().__init__(definition, count)
+        self._count, self._branches, self._inputs = count, branches, inputs
+        self._by_way: dict[object, CompiledKernels] = {}
+
+    @property
+    def built(self) -> int:
+        return sum(kernels.built for kernels in self._by_way.values())
+
+    def _of_class(self, arguments: Sequence[Any]) -> Any:
+        way = self._branches.of(self._inputs(arguments))
+        if way is None:
             return None
-        reason = self._sizes.broken(arguments)
-        if reason is not None:
-            say_unfused(self._name, reason)
-            return None
-        return super()._of_class(arguments)
+        return self._by_way.setdefault(way, CompiledKernels(self._definition, self._count))._of_class(arguments)
 
 
 @dataclass(frozen=True)
@@ -97,7 +129,6 @@ class _Form:
     op: FusedOp
     places: tuple[int, ...]
     """Which arguments are tensors."""
-    sizes: Sizes
     structure: _pytree.TreeSpec | None
     """Of the outputs; None where the one tensor is all."""
 
@@ -118,8 +149,9 @@ class _Refused:
     reason: str
 
     def __call__(self, arguments: Sequence[Any]) -> Any:
-        say_unfused(self.name, self.reason)
-        return self.function(*arguments)
+        result = self.function(*arguments)
+        say_unfused(self.name, self.reason)  # afterwards: what raises is no chain, and needs no second message
+        return result
 
 
 class Chain:
@@ -137,13 +169,13 @@ class Chain:
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return self.fn(*arguments)
-        return self._form(arguments)(arguments)
+        key = _key(arguments)
+        form = self._forms.get(key)
+        return self._first_call(key, arguments) if form is None else form(arguments)
 
     def supports(self, *arguments: Any) -> str | None:
         """None, or why these arguments would not run as one kernel. Reads no values; works on fake tensors."""
         form = self._forms.get(_key(arguments))
-        if isinstance(form, _Form):
-            return form.sizes.broken([arguments[i] for i in form.places])
         if isinstance(form, _Refused):
             return form.reason
         try:
@@ -156,15 +188,16 @@ class Chain:
         """The ops that were made so far: one for each combination of dtypes, ranks and numbers that was met."""
         return tuple(form.op for form in self._forms.values() if isinstance(form, _Form))
 
-    def _form(self, arguments: Sequence[Any]) -> _Form | _Refused:
-        key = _key(arguments)
-        form = self._forms.get(key)
-        if form is None:
-            with _lock:
-                form = self._forms.get(key)
-                if form is None:
-                    form = self._forms[key] = self._prepared(arguments)
-        return form
+    def _first_call(self, key: object, arguments: Sequence[Any]) -> Any:
+        with _lock:
+            form = self._forms.get(key) or self._prepared(arguments)
+            if isinstance(form, _Form):
+                self._forms[key] = form
+        result = form(arguments)
+        # a refusal counts only once the function itself has run: a call that raises says nothing about other calls
+        if len(self._forms) < MOST_FORMS:
+            self._forms.setdefault(key, form)
+        return result
 
     def _prepared(self, arguments: Sequence[Any]) -> _Form | _Refused:
         if len(self._forms) >= MOST_FORMS:
@@ -177,8 +210,8 @@ class Chain:
             return _Refused(self.name, self.fn, str(refusal))
         places = tuple(i for i, argument in enumerate(arguments) if isinstance(argument, Tensor))
         constants = [None if i in places else argument for i, argument in enumerate(arguments)]
-        op = _op(self.name, _of_tensors(self.fn, constants, places, autocast), places, len(traced.outputs), traced.sizes)
-        return _Form(op, places, traced.sizes, None if traced.structure.is_leaf() else traced.structure)
+        op = _op(self.name, _of_tensors(self.fn, constants, places, autocast), places, len(traced.outputs))
+        return _Form(op, places, None if traced.structure.is_leaf() else traced.structure)
 
 
 def _of_tensors(
@@ -201,19 +234,35 @@ def _of_tensors(
     return definition
 
 
-def _op(name: str, definition: Function, places: Sequence[int], outputs: int, sizes: Sizes) -> FusedOp:
-    """The dispatcher's op. ``Composed`` because the compiler serves every device; Triton's launchers are not asked."""
-    made: list[FusedOp] = []
+@dataclass(frozen=True)
+class _Compiler(Kernels):
+    """What runs on a GPU: the compiler's kernel, as on a CPU. There it is Triton that the compiler writes."""
+
+    made: list[Op] = field(default_factory=list)
+    """The op, once there is one."""
+
+    @property
+    def launch(self) -> Function:
+        return lambda *arguments: self.made[0].run_compiled(arguments)
+
+    @property
+    def refuses(self) -> Callable[..., str | None]:
+        return lambda *_: None
+
+
+def _op(name: str, definition: Function, places: Sequence[int], outputs: int) -> FusedOp:
+    """The dispatcher's op of a chain whose arguments at ``places`` are tensors."""
     arguments = ", ".join(f"Tensor x{i}" for i in places)
     results = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
-    op = FusedOp(
-        f"{name}_{next(_numbers)}({arguments}) -> {results}",
-        definition,
-        forward=Composed(lambda *a: made[0].forward.run_compiled(a)),
-        backward=Composed(lambda *a: made[0].backward.run_compiled(a)),
-    )
-    made.append(op)
-    op.forward.compiled = _CheckedKernels(op.name, definition, len(places), sizes)
+    forward, backward = _Compiler("elementwise_chain", "forward"), _Compiler("elementwise_chain", "backward")
+    schema = f"{name}_{next(_numbers)}({arguments}) -> {results}"
+    op = FusedOp(schema, definition, forward=forward, backward=backward)
+    forward.made.append(op.forward)
+    backward.made.append(op.backward)
+    branches = _Branches(op.name, definition)
+    op.forward.compiled = _BranchingKernels(definition, len(places), branches, list)
+    derived = op.backward.definition, len(op.backward.schema.arguments)
+    op.backward.compiled = _BranchingKernels(*derived, branches, lambda arguments: op.split(arguments)[1])
     return op
 
 
@@ -225,7 +274,7 @@ def _slug(fn: Function) -> str:
 
 def _key(arguments: Sequence[Any]) -> object:
     """Dtypes and ranks of tensors, types and values of the rest: 1, 1.0, True and -0.0 are four numbers."""
-    parts: list[object] = [_autocast(arguments)]
+    parts: list[object] = [_autocast(arguments)] if torch._C._is_any_autocast_enabled() else []
     for argument in arguments:
         if isinstance(argument, Tensor):
             parts += (argument.dtype, argument.dim())
@@ -248,16 +297,19 @@ _chains: dict[object, Chain] = {}
 def _identity(fn: Function) -> object:
     """Equal for two functions of the same code, closure and defaults: a lambda in a loop is compiled once.
 
-    An object in a closure counts as itself; the chain that is kept keeps it alive, so that its id stays its own.
+    Code, and an object in a closure, count as themselves; the chain that is kept keeps them alive, so that an id stays
+    what it is.
     """
-    code = getattr(fn, "__code__", None)
-    if code is None or getattr(fn, "__self__", None) is not None:
+    if type(fn) is not FunctionType:
         return fn
+    if fn.__closure__ is None and fn.__defaults__ is None and fn.__kwdefaults__ is None:
+        return (id(fn.__code__), id(fn.__globals__))
     try:
-        cells = [cell.cell_contents for cell in fn.__closure__ or ()]  # type: ignore[attr-defined]
+        held = [cell.cell_contents for cell in fn.__closure__ or ()]
     except ValueError:  # a cell that isn't filled yet
         return fn
-    return (code, *map(_value, (*cells, *(fn.__defaults__ or ()))), id(fn.__globals__))  # type: ignore[attr-defined]
+    held += [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
+    return (id(fn.__code__), id(fn.__globals__), *map(_value, held))
 
 
 def _value(value: object) -> object:

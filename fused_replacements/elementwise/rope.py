@@ -90,9 +90,11 @@ def _pair(
 class _Rotation(FusedOp):
     """An op that is linear in what it turns: its backward reads the gradients and the tables, and shapes."""
 
-    def __init__(self, schema: str, reference: Any, turned: int, **kernels: Kernels) -> None:
+    def __init__(self, schema: str, reference: Any, turned: int, forward: Kernels, backward: Kernels) -> None:
         self._turned = turned
-        super().__init__(schema, reference, gradient=self._opposite, constant=("cos", "sin"), **kernels)
+        super().__init__(
+            schema, reference, forward=forward, backward=backward, gradient=self._opposite, constant=("cos", "sin")
+        )
         self._function = _shapes_only(self)
         self._apply = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
 
@@ -161,13 +163,11 @@ class _Plan(NamedTuple):
     whole: bool
 
 
-def _plan(
-    q: torch.Size, k: torch.Size | None, cos: torch.Size, sin: torch.Size, rotary_dim: int | None
-) -> _Plan:
+def _plan(q: torch.Size, k: torch.Size | None, cos: torch.Size, sin: torch.Size, rotary_dim: int | None) -> _Plan:
     """How heads of these shapes are turned. ValueError where shapes do not fit; compiled kernels don't look."""
     turned = cos[-1] if rotary_dim is None else rotary_dim
     if turned % 2 or not 0 < turned <= q[-1]:
-        raise ValueError(f"{turned} elements of a head can't be turned: head_dim is {q[-1]}, and pairs need an even number")
+        raise ValueError(f"{turned} elements of a head of {q[-1]} can't be turned: pairs need an even number")
     if cos != sin or cos[-1] not in (turned, turned // 2):
         raise ValueError(f"cos and sin have shapes {tuple(cos)} and {tuple(sin)}, for rotary_dim {turned}")
     for name, x in (("q", q), ("k", k)):
@@ -222,9 +222,7 @@ def rope(
     if cos.requires_grad or sin.requires_grad:
         if not torch.compiler.is_compiling():
             say_unfused("rope", "cos or sin requires a gradient")
-        return reference(
-            q, k, cos, sin, unsqueeze_dim, interleaved=interleaved, rotary_dim=rotary_dim, dtype=dtype
-        )  # fmt: skip
+        return reference(q, k, cos, sin, unsqueeze_dim, interleaved=interleaved, rotary_dim=rotary_dim, dtype=dtype)
     cos, sin = _with_heads(cos, q, unsqueeze_dim), _with_heads(sin, q, unsqueeze_dim)
     find_plan = _plan if torch.compiler.is_compiling() else _known_plan
     plan = find_plan(q.shape, None if k is None else k.shape, cos.shape, sin.shape, rotary_dim)
@@ -313,10 +311,9 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
     yield Sample("partial", (*partial, *tables(dim)))
     yield Sample("partial, interleaved", (*partial, *tables(dim)), {"interleaved": True})
     low = dtype in (torch.bfloat16, torch.float16)
-    yield Sample(
-        "half-width fp32 tables", (heads_of(heads), heads_of(heads), *tables(dim // 2, torch.float32 if low else dtype)),
-        {"rotary_dim": dim, "dtype": dtype},
-    )  # fmt: skip
+    precise = tables(dim // 2, torch.float32 if low else dtype)
+    by_pair = {"rotary_dim": dim, "dtype": dtype}
+    yield Sample("half-width fp32 tables", (heads_of(heads), heads_of(heads), *precise), by_pair)
     yield Sample("q alone", (heads_of(heads), None, *tables(dim)))
     inner = heads_of(heads).transpose(1, 2), heads_of(grouped).transpose(1, 2)
     yield Sample("heads inside", (*inner, *tables(dim)), {"unsqueeze_dim": 2})
