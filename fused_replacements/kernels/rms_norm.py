@@ -21,7 +21,7 @@ from fused_replacements.kernels._launch import ELEMENT_BYTES, MAX_ROW_BLOCK, Ker
 NO_GATE, GATE_AFTER, GATE_FIRST = 0, 1, 2
 WIDEST_SUMMED = 8192
 """The widest row whose weight gradient fits in registers beside the row: above it ptxas reports spills."""
-WIDEST_GATED_BACKWARD = 4096
+WIDEST_GATED_BACKWARD = 2048
 """The widest row whose backward fits in registers together with that of a gate."""
 COLUMNS, COLUMN_ROWS = 128, 32
 """Tile of the kernel that walks down columns: 16-byte loads, and enough rows in flight to hide their latency."""

@@ -13,7 +13,7 @@ gate ``y · silu(gate)``, or with ``gate_first`` the norm of ``x · silu(gate)``
 Shapes and dtypes
 -----------------
 ``x``: (…, N); ``weight``: (N,) or None; ``gate``: like ``x`` or None; result: (…, N), contiguous. fp32, bf16 and fp16
-fused, fp64 by the reference. Rows of up to 65,536 elements; with a gate that learns, of up to 4,096. With ``llama``
+fused, fp64 by the reference. Rows of up to 65,536 elements; with a gate that learns, of up to 2,048. With ``llama``
 the result has the promoted dtype of ``x`` and ``weight``, with ``gemma`` that of ``x``. The rows of ``x`` and ``gate``
 may lie at any one stride. Gradients to ``x``, ``weight`` and ``gate``.
 
