@@ -31,8 +31,8 @@ from fused_replacements.kernels._gemm import (
 )
 from fused_replacements.kernels._launch import KernelCase, on
 
-BYTES = 64
-"""Columns of packed bytes of a backward tile: it makes as many low and as many high elements of the result."""
+COLUMNS = 64
+"""The widest tile of forward: beside the sum it holds that of one group, and registers are for both."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -80,36 +80,33 @@ def int4_forward(
 def int4_backward(
     dy, packed, scale, zero, dx, rows, columns, depth, width, dy_row, dy_column, packed_row, scale_row, zero_row,
     HAS_ZERO: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, BYTES: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """dx = Σ dy·scale·(nibble − zero) over ``depth`` output features, for ``columns`` bytes: ``width`` elements."""
-    first_row, first_byte = tile_place(rows, columns, ROWS, BYTES, GROUP)
-    row_M, byte_B = first_row + tl.arange(0, ROWS), first_byte + tl.arange(0, BYTES)
-    inside_M, inside_B = row_M < rows, byte_B < columns
-    group_B = byte_B // HALF
-    low_B = group_B * (2 * HALF) + byte_B % HALF
-    low_MB = tl.zeros([ROWS, BYTES], tl.float32)
-    high_MB = tl.zeros([ROWS, BYTES], tl.float32)
+    """dx = Σ dy·scale·(nibble − zero) over ``depth`` output features, for the bytes of one group: two runs of dx."""
+    first_row, first_byte = tile_place(rows, columns, ROWS, HALF, GROUP)
+    row_M, byte_H = first_row + tl.arange(0, ROWS), first_byte + tl.arange(0, HALF)
+    inside_M, group = row_M < rows, first_byte // HALF
+    low_H = byte_H + first_byte  # a byte stands for two elements: the run before it is twice as long
+    low_MH = tl.zeros([ROWS, HALF], tl.float32)
+    high_MH = tl.zeros([ROWS, HALF], tl.float32)
     for start in range(0, depth, DEPTH):
         n_N = (start + tl.arange(0, DEPTH)).to(tl.int64)
         inside_N = n_N < depth
-        inside_NB = inside_N[:, None] & inside_B[None, :]
         dy_MN = dy + row_M[:, None] * dy_row + n_N[None, :] * dy_column
         g_MN = tl.load(dy_MN, mask=inside_M[:, None] & inside_N[None, :], other=0.0)
-        bytes_NB = tl.load(packed + n_N[:, None] * packed_row + byte_B[None, :], mask=inside_NB, other=0)
-        low_NB, high_NB = (bytes_NB & 15).to(tl.float32), (bytes_NB >> 4).to(tl.float32)
+        bytes_NH = tl.load(packed + n_N[:, None] * packed_row + byte_H[None, :], mask=inside_N[:, None], other=0)
+        low_NH, high_NH = (bytes_NH & 15).to(tl.float32), (bytes_NH >> 4).to(tl.float32)
         if HAS_ZERO:
-            zero_NB = tl.load(zero + n_N[:, None] * zero_row + group_B[None, :], mask=inside_NB, other=0)
-            low_NB, high_NB = low_NB - zero_NB.to(tl.float32), high_NB - zero_NB.to(tl.float32)
+            zero_N = tl.load(zero + n_N * zero_row + group, mask=inside_N, other=0).to(tl.float32)
+            low_NH, high_NH = low_NH - zero_N[:, None], high_NH - zero_N[:, None]
         else:
-            low_NB, high_NB = low_NB - 8.0, high_NB - 8.0
-        scale_NB = tl.load(scale + n_N[:, None] * scale_row + group_B[None, :], mask=inside_NB, other=0.0)
-        scale_NB = scale_NB.to(tl.float32)
-        low_MB = tl.dot(g_MN, (low_NB * scale_NB).to(g_MN.dtype), low_MB, input_precision=PRECISION)
-        high_MB = tl.dot(g_MN, (high_NB * scale_NB).to(g_MN.dtype), high_MB, input_precision=PRECISION)
-    out_MB = dx + row_M[:, None] * width + low_B[None, :]
-    tl.store(out_MB, low_MB, mask=inside_M[:, None] & (inside_B & (low_B < width))[None, :])
-    tl.store(out_MB + HALF, high_MB, mask=inside_M[:, None] & (inside_B & (low_B + HALF < width))[None, :])
+            low_NH, high_NH = low_NH - 8.0, high_NH - 8.0
+        scale_N = tl.load(scale + n_N * scale_row + group, mask=inside_N, other=0.0).to(tl.float32)
+        low_MH = tl.dot(g_MN, (low_NH * scale_N[:, None]).to(g_MN.dtype), low_MH, input_precision=PRECISION)
+        high_MH = tl.dot(g_MN, (high_NH * scale_N[:, None]).to(g_MN.dtype), high_MH, input_precision=PRECISION)
+    out_MH = dx + row_M[:, None] * width + low_H[None, :]
+    tl.store(out_MH, low_MH, mask=inside_M[:, None] & (low_H < width)[None, :])
+    tl.store(out_MH + HALF, high_MH, mask=inside_M[:, None] & (low_H + HALF < width)[None, :])
 
 
 def refuses(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> str | None:
@@ -136,7 +133,7 @@ def forward(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias:
     y = _layout.new(x, (*x.shape[:-1], columns))
     if not y.numel():
         return y
-    launch = gemm_launch(rows, columns, x.dtype)
+    launch = _forward_launch(gemm_launch(rows, columns, x.dtype))
     with on(x):
         int4_forward[launch.grid(rows, columns)](
             x, packed, scale, zero, bias, y, rows, columns, x.size(-1), scale.size(1),
@@ -164,21 +161,25 @@ def _input_gradient(dy: Tensor, x: Tensor, packed: Tensor, scale: Tensor, zero: 
     dx = _layout.new(x)
     if not dx.numel():
         return dx
-    launch = _backward_launch(gemm_launch(rows, 2 * columns, x.dtype))
+    launch = _backward_launch(gemm_launch(rows, 2 * columns, x.dtype), half_group(packed, scale))
     with on(x):
         int4_backward[launch.grid(rows, columns)](
             dy, packed, scale, zero, dx, rows, columns, depth, x.size(-1),
             *strides(dy), packed.stride(0), scale.stride(0), 0 if zero is None else zero.stride(0),
-            HAS_ZERO=zero is not None, PRECISION=precision(x.dtype), ROWS=launch.rows, BYTES=launch.columns,
-            DEPTH=launch.depth, HALF=half_group(packed, scale), GROUP=launch.group,
+            HAS_ZERO=zero is not None, PRECISION=precision(x.dtype), ROWS=launch.rows, DEPTH=launch.depth,
+            HALF=launch.columns, GROUP=launch.group,
             num_warps=launch.warps, num_stages=stages(launch),
         )  # fmt: skip
     return dx
 
 
-def _backward_launch(launch: GemmLaunch) -> GemmLaunch:
-    """The tile of backward: two sums of ``BYTES`` columns stand for one of twice as many."""
-    return GemmLaunch(launch.rows, BYTES, min(launch.depth, 64), launch.warps, launch.stages, launch.group)
+def _forward_launch(launch: GemmLaunch) -> GemmLaunch:
+    return GemmLaunch(launch.rows, COLUMNS, launch.depth, launch.warps, launch.stages, launch.group)
+
+
+def _backward_launch(launch: GemmLaunch, half: int) -> GemmLaunch:
+    """The tile of backward: the bytes of one group, whose scale is one number for each output feature."""
+    return GemmLaunch(launch.rows, half, min(launch.depth, 64), launch.warps, launch.stages, launch.group)
 
 
 def cases(width: int, dtype: str) -> Iterator[KernelCase]:
@@ -191,27 +192,29 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     mode = "tf32" if dtype == "fp32" else "ieee"
     for launch in LAUNCHES:
         tile = FP32[launch] if dtype == "fp32" else launch
+        ahead = _forward_launch(tile)
         for half in (16, 64):
             yield KernelCase(
                 int4_forward,
-                f"forward, {tile.rows}x{tile.columns}, groups of {2 * half}",
+                f"forward, {ahead.rows}x{ahead.columns}, groups of {2 * half}, {ahead.warps} warps",
                 {
                     "x": pointer, **weight, "bias": pointer, "y": pointer,
                     "rows": "i32", "columns": "i32", "depth": "i32", "groups": "i32", "x_row": "i32", "x_column": 1,
                     **rows, "HAS_ZERO": True, "HAS_BIAS": True, "EVEN": width % (2 * half) == 0, "PRECISION": mode,
-                    "ROWS": tile.rows, "COLUMNS": tile.columns, "HALF": half, "GROUP": tile.group,
+                    "ROWS": ahead.rows, "COLUMNS": ahead.columns, "HALF": half, "GROUP": ahead.group,
                 },
-                tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
+                ahead.warps, loads=None, stores=None, stages=ahead.stages, aligned=known, tensor_cores=True,
             )  # fmt: skip
-        tile = _backward_launch(tile)
+        tile = _backward_launch(tile, 64)
         yield KernelCase(
             int4_backward,
             f"backward, {tile.rows}x{2 * tile.columns}x{tile.depth}",
             {
                 "dy": pointer, **weight, "dx": pointer,
                 "rows": "i32", "columns": "i32", "depth": "i32", "width": "i32", "dy_row": "i32", "dy_column": 1,
-                **rows, "HAS_ZERO": True, "PRECISION": mode, "ROWS": tile.rows, "BYTES": tile.columns,
-                "DEPTH": tile.depth, "HALF": 64, "GROUP": tile.group,
+                **rows, "HAS_ZERO": True, "PRECISION": mode, "ROWS": tile.rows, "DEPTH": tile.depth,
+                "HALF": 64, "GROUP": tile.group,
             },
             tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
+            narrow=frozenset({"scale", "zero"}),  # one element for each row of the tile, a row of groups apart
         )  # fmt: skip

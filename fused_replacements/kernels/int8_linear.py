@@ -178,4 +178,5 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
                 "HAS_ZERO": True, "PRECISION": mode, **sizes,
             },
             tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
+            narrow=frozenset({"scale", "zero"}),  # one element for each row of the tile
         )  # fmt: skip
