@@ -247,7 +247,7 @@ def head_tile(head: int, rotary: int) -> HeadTile:
 
 def refuses(
     q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float,
-    offset: float, cast: str,
+    offset: float, cast: str, partial: bool,
 ) -> str | None:  # fmt: skip
     """A last stride that isn't 1, shapes that don't fit, or a head too wide for one program."""
     if q.size(-1) > MAX_HEAD:
@@ -260,10 +260,11 @@ def refuses(
 
 def refuses_backward(
     dq_out: Tensor | None, dk_out: Tensor | None, q: Tensor, k: Tensor, q_weight: Tensor | None,
-    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, needs: Sequence[bool],
+    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, partial: bool,
+    needs: Sequence[bool],
 ) -> str | None:  # fmt: skip
     """As the forward, and each incoming gradient has strides of its own."""
-    forward_reason = refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast)
+    forward_reason = refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, partial)
     return forward_reason or _scattered(gradient_of_q=dq_out, gradient_of_k=dk_out)
 
 
@@ -290,7 +291,7 @@ def result_dtype(x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, lla
 
 def forward(
     q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float,
-    offset: float, cast: str,
+    offset: float, cast: str, partial: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q (B, Hq, S, D) and k (B, Hk, S, D), normed and rotated, contiguous, in one launch."""
     llama, head, rotary = cast == "llama", q.size(-1), cos.size(-1)
@@ -313,7 +314,8 @@ def forward(
 
 def backward(
     dq_out: Tensor | None, dk_out: Tensor | None, q: Tensor, k: Tensor, q_weight: Tensor | None,
-    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, needs: Sequence[bool],
+    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, partial: bool,
+    needs: Sequence[bool],
 ) -> list[Tensor]:  # fmt: skip
     """The gradients that ``needs`` asks for, of q, k and their weights. One whose result was not used gets zeros."""
     places, head, tile = q.size(0) * q.size(2), q.size(-1), head_tile(q.size(-1), cos.size(-1))

@@ -108,7 +108,7 @@ OP = FusedOp(
 def widened_by_autocast(x: Tensor, cast: str) -> bool:
     """Whether ``F.layer_norm`` of ``x`` would be cast to fp32: by autocast of a GPU, not by that of a CPU."""
     device = x.device.type
-    return cast == "torch" and device != "cpu" and torch.is_autocast_enabled(device)
+    return cast == "torch" and device in ("cuda", "xpu") and torch.is_autocast_enabled(device)
 
 
 def check_cast(cast: str) -> None:

@@ -52,55 +52,60 @@ from fused_replacements.reduction.add_rms_norm import gradient as rms_norm_gradi
 Cast = Literal["llama", "gemma"]
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``x`` (B, H, S, D) with its first R columns rotated, as models write it."""
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, partial: bool) -> Tensor:
+    """``x`` (B, H, S, D) with its first R columns rotated, as models write it.
+
+    ``partial`` says that R is less than D: sizes are symbols to the compiler, and a kernel must not depend on whether
+    two of them happened to be equal when it was built.
+    """
     cos, sin, rotary = cos.unsqueeze(1), sin.unsqueeze(1), cos.size(-1)
     first, second = x[..., : rotary // 2], x[..., rotary // 2 : rotary]
     turned = torch.cat((-second, first), -1)
-    rotated = x[..., :rotary] * cos + turned * sin
-    return rotated if rotary == x.size(-1) else torch.cat((rotated, x[..., rotary:]), -1)
+    rotated = (x[..., :rotary] if partial else x) * cos + turned * sin
+    return torch.cat((rotated, x[..., rotary:]), -1) if partial else rotated
 
 
-def _rotated_back(dy: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated_back(dy: Tensor, cos: Tensor, sin: Tensor, partial: bool) -> Tensor:
     """The gradient of what ``_rotated`` was given, in fp32."""
     dy, cos, sin, rotary = _layout.wide(dy), _layout.wide(cos), _layout.wide(sin), cos.size(-1)
-    weighted = dy[..., :rotary] * sin.unsqueeze(1)
+    turning = dy[..., :rotary] if partial else dy
+    weighted = turning * sin.unsqueeze(1)
     turned = torch.cat((weighted[..., rotary // 2 :], -weighted[..., : rotary // 2]), -1)
-    back = dy[..., :rotary] * cos.unsqueeze(1) + turned
-    return back if rotary == dy.size(-1) else torch.cat((back, dy[..., rotary:]), -1)
+    back = turning * cos.unsqueeze(1) + turned
+    return torch.cat((back, dy[..., rotary:]), -1) if partial else back
 
 
 def _definition(
     q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float,
-    offset: float, cast: str,
+    offset: float, cast: str, partial: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    q = _rotated(rms_norm(q, q_weight, eps, offset, cast), cos, sin)
-    return q, _rotated(rms_norm(k, k_weight, eps, offset, cast), cos, sin)
+    q = _rotated(rms_norm(q, q_weight, eps, offset, cast), cos, sin, partial)
+    return q, _rotated(rms_norm(k, k_weight, eps, offset, cast), cos, sin, partial)
 
 
 def _gradient(
     dq: Tensor | None, dk: Tensor | None, q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None,
-    cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, needs: list[bool],
+    cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, partial: bool, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     """Of q, k and their weights, where ``needs`` says so; zeros of one whose result was not used."""
-    q_found = _one_gradient(dq, q, q_weight, cos, sin, eps, offset, cast, [needs[0], needs[2]])
-    k_found = _one_gradient(dk, k, k_weight, cos, sin, eps, offset, cast, [needs[1], needs[3]])
+    q_found = _one_gradient(dq, q, q_weight, cos, sin, eps, offset, cast, partial, [needs[0], needs[2]])
+    k_found = _one_gradient(dk, k, k_weight, cos, sin, eps, offset, cast, partial, [needs[1], needs[3]])
     return [*q_found[: needs[0]], *k_found[: needs[1]], *q_found[needs[0] :], *k_found[needs[1] :]]
 
 
 def _one_gradient(
     dy: Tensor | None, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float,
-    cast: str, needs: list[bool],
+    cast: str, partial: bool, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     if dy is None:
         wanted = zip((x, weight), needs, strict=True)
         return [torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t, need in wanted if need and t is not None]
-    return rms_norm_gradient(_rotated_back(dy, cos, sin), x, weight, eps, offset, cast, needs)
+    return rms_norm_gradient(_rotated_back(dy, cos, sin, partial), x, weight, eps, offset, cast, needs)
 
 
 OP = FusedOp(
     "qk_norm_rope(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps, "
-    "float offset, str cast) -> (Tensor, Tensor)",
+    "float offset, str cast, bool partial) -> (Tensor, Tensor)",
     _definition,
     forward=Kernels("qk_norm_rope", "forward"),
     backward=Kernels("qk_norm_rope", "backward", "refuses_backward"),
@@ -134,8 +139,8 @@ def qk_norm_rope(
     if cos.requires_grad or sin.requires_grad:
         if not torch.compiler.is_compiling():
             say_unfused("qk_norm_rope", "cos or sin needs a gradient")
-        return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast)
-    q_out, k_out = OP(q, k, q_weight, k_weight, cos, sin, eps, offset, cast)
+        return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
+    q_out, k_out = OP(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
     return q_out, k_out
 
 
@@ -152,7 +157,11 @@ def reference(
     cast: Cast = "llama",
 ) -> tuple[Tensor, Tensor]:
     """The definition, op by op."""
-    return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast)
+    return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
+
+
+def _partial(q: Tensor, cos: Tensor) -> bool:
+    return cos.size(-1) != q.size(-1)
 
 
 def _misfit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> str | None:
@@ -195,7 +204,7 @@ def supports(
         floating(q=q, k=k, q_weight=q_weight, k_weight=k_weight, cos=cos, sin=sin),
         _misfit(q, k, cos, sin) or _weight_misfit(q.size(-1), q_weight=q_weight, k_weight=k_weight),
         same_device(q=q, k=k, q_weight=q_weight, k_weight=k_weight, cos=cos, sin=sin),
-    ) or OP.refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast)
+    ) or OP.refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
 
 
 def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Sample]:
