@@ -75,8 +75,8 @@ def _speed(document: dict[str, Any]) -> Iterator[str]:
         against = row["against"]
         others = ", ".join(f"{name} {ratio:.2f}" for name, ratio in against.items() if name not in ("eager", "compile"))
         compiler = f"{against['compile']:.2f}" if "compile" in against else "-"
-        peak = [row["peak_bytes"].get(name) for name in ("eager", "compile", "fused")]
-        memory = " → ".join(f"{size / 2**20:.0f}" for size in peak if size is not None)
+        peak = [row["peak_bytes"].get(name, 0) for name in ("eager", "compile", "fused")]
+        memory = " → ".join(f"{size / 2**20:.0f}" for size in peak if size)
         host = " → ".join(f"{row['host_us'][name]:.0f}" for name in ("eager", "fused"))
         remarks = "; ".join([*(f"{name} can't: {why}" for name, why in row["failures"].items()), row["unfused"] or ""])
         yield (

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any, Final
 
@@ -31,8 +31,8 @@ class Plan:
     """(rows, width) of the numeric checks: one aligned, one odd."""
     time_dtype: str
     time_size: tuple[int, int]
-    slow_call_us: float | None
-    """A slower eager call is timed at fewer rows."""
+    large_call_bytes: int
+    """An eager call that allocates more is timed at fewer rows."""
     warm_up: int
     """Calls before any that is timed."""
     rounds: int
@@ -46,11 +46,11 @@ class Plan:
 
 ON_GPU: Final = Plan(
     torch.device("cuda"), ("bf16", "fp16", "fp32"), ((512, 4096), (257, 1001)), "bf16", (8192, 4096),
-    slow_call_us=10_000, warm_up=3, rounds=5, round_us=5_000, compile=True,
+    large_call_bytes=2**33, warm_up=3, rounds=5, round_us=5_000, compile=True,
 )  # fmt: skip
 INTERPRETED: Final = Plan(
     torch.device("cpu"), ("fp16", "fp32"), ((4, 40),), "fp32", (2, 32),
-    slow_call_us=None, warm_up=0, rounds=1, round_us=1, compile=False,
+    large_call_bytes=2**33, warm_up=0, rounds=1, round_us=1, compile=False,
 )  # fmt: skip
 """Triton's interpreter computes no bf16. Its times mean nothing: they show that the script works."""
 
@@ -106,10 +106,7 @@ def _call(replacement: Replacement, label: str, chosen: Plan) -> Call:
 @cache
 def _timed_size(name: str, chosen: Plan) -> Size:
     size = chosen.size(chosen.time_size, chosen.time_dtype)
-    if chosen.slow_call_us is None:
-        return size
-    clock = _clock(chosen.device)
-    return size._replace(rows=fitting_rows(find(name), size, chosen.slow_call_us, lambda run: min(clock.times(run, 2))))
+    return size._replace(rows=fitting_rows(find(name), size, chosen.large_call_bytes, partial(_peak_bytes, chosen)))
 
 
 @cache
@@ -177,16 +174,16 @@ def _timed(call: Call, which: Pass, with_compile: bool, chosen: Plan) -> dict[st
         "gb_per_s": moved / fused / 1e3,
         "host_us": {name: clock.host_us(runs[name]) for name in ("eager", "fused")},
         "of_copy": taken["copy"].us / fused,
-        "peak_bytes": {name: _peak_bytes(runs[name], chosen) for name in runs if name != "copy"},
+        "peak_bytes": {name: _peak_bytes(chosen, runs[name]) for name in runs if name != "copy"},
         "failures": failures,
         "unfused": said.reason(),
     }
 
 
-def _peak_bytes(run: Run, chosen: Plan) -> int | None:
-    """Most that one call has allocated at once; None where the device doesn't count."""
+def _peak_bytes(chosen: Plan, run: Run) -> int:
+    """Most that one call has allocated at once; 0 on a device that doesn't count."""
     if chosen.device.type == "cpu":
-        return None
+        return 0
     runtime = getattr(torch, chosen.device.type)
     runtime.synchronize()
     runtime.reset_peak_memory_stats()

@@ -134,25 +134,24 @@ def sample_of(replacement: Replacement, label: str, size: Size, seed: int = 0) -
     return next(sample for sample in replacement.samples(*size) if sample.label == label)
 
 
-def fitting_rows(replacement: Replacement, size: Size, limit_us: float, clock: Callable[[Run], float]) -> int:
-    """The rows of ``size``, or their largest half, quarter … at which eager's slowest variant stays under a limit.
+def fitting_rows(replacement: Replacement, size: Size, limit_bytes: int, peak_bytes: Callable[[Run], int]) -> int:
+    """The rows of ``size``, or their largest half, quarter … at which eager needs no more memory than a limit.
 
-    Attention by parts takes time and memory in the square of the rows, so it is approached from below.
+    Attention by parts takes memory and time in the square of the rows, so the rows are approached from below.
     """
     fits = max(1, size.rows // 64)
-    while fits < size.rows and 4 * _slowest(replacement, size._replace(rows=fits), clock) <= limit_us:
+    while fits < size.rows and 4 * _hungriest(replacement, size._replace(rows=fits), peak_bytes) <= limit_bytes:
         fits *= 2
     return min(fits, size.rows)
 
 
-def _slowest(replacement: Replacement, size: Size, clock: Callable[[Run], float]) -> float:
-    slowest = 0.0
+def _hungriest(replacement: Replacement, size: Size, peak_bytes: Callable[[Run], int]) -> int:
+    """Peak of the variant that needs most, forward."""
+    most = 0
     for sample in replacement.samples(*size):
-        run = partial(replacement.reference, *sample.args, **sample.kwargs)
         with torch.no_grad():
-            run()
-            slowest = max(slowest, clock(run))
-    return slowest
+            most = max(most, peak_bytes(partial(replacement.reference, *sample.args, **sample.kwargs)))
+    return most
 
 
 def nbytes(tensor: Tensor) -> int:

@@ -12,7 +12,6 @@ resident size of the process tells of the C allocator's habits. It does not see 
 from __future__ import annotations
 
 import random
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +26,8 @@ from torch.profiler import ProfilerActivity, profile
 from auditor.collect.stderr import quiet
 from fused_replacements import Unfused, _paths
 
-SLOW_CALL_US: Final = 100_000
-"""A longer eager call is measured at fewer rows."""
+LARGE_CALL_BYTES: Final = 2**29
+"""An eager call that allocates more is measured at fewer rows."""
 ROUND_US: Final = 15_000
 """What one implementation may take in one round, for as many calls as fit, and three at the least."""
 
@@ -55,17 +54,6 @@ class Ratio:
     @classmethod
     def of(cls, baseline: list[float], fused: list[float]) -> Ratio:
         return cls(median(baseline) / median(fused), *interval(baseline, fused, draws=1000))
-
-
-def wall_us(run: Run) -> float:
-    """The lowest of a few calls: what it takes if nobody disturbs."""
-    return min(_wall_us(run) for _ in range(4))
-
-
-def _wall_us(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return (time.perf_counter() - start) * 1e6
 
 
 def measure(call: Call, tiny: Call, which: Pass, effort: Effort) -> dict[str, Any]:

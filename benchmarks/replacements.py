@@ -161,7 +161,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     import triton
     from replacement_calls import Size, fitting_rows, labels
-    from replacement_measure import SLOW_CALL_US, Effort, wall_us
+    from replacement_measure import LARGE_CALL_BYTES, Effort, peak_bytes
 
     from fused_replacements import find, replacements
 
@@ -185,7 +185,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 continue
             name = replacement.name
             if name not in rows:
-                rows[name] = fitting_rows(replacement, size, SLOW_CALL_US, wall_us)
+                rows[name] = fitting_rows(replacement, size, LARGE_CALL_BYTES, peak_bytes)
             results += one(replacement, label, size._replace(rows=rows[name]), options.dtype, effort)
     order = [r.name for r in chosen]
     results.sort(key=lambda row: order.index(row["name"]))
