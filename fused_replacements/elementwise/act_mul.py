@@ -35,7 +35,7 @@ Shazeer 2020, "GLU Variants Improve Transformer".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -70,11 +70,23 @@ OP = FusedOp(
     forward=Kernels("act_mul", "forward"),
     backward=Kernels("act_mul", "backward", "refuses_backward"),
 )
+
+
+def _packed_gradient(
+    grad: Tensor, packed: Tensor, activation: str, gate_first: bool, needs: Sequence[bool]
+) -> list[Tensor]:
+    """Both gradients side by side: derived from ``narrow``, each would be padded with zeros, and the two added."""
+    gate, up = (half.detach() for half in _halves(packed, gate_first))
+    dgate, dup = OP.gradients([grad], [gate, up, activation], [True, True], False)
+    return [torch.cat([dgate, dup] if gate_first else [dup, dgate], -1)]
+
+
 PACKED = FusedOp(
     "act_mul_packed(Tensor packed, str activation, bool gate_first) -> Tensor",
     _packed_definition,
     forward=Kernels("act_mul", "forward_packed", "refuses_packed"),
     backward=Kernels("act_mul", "backward_packed", "refuses_packed_backward"),
+    gradient=_packed_gradient,
 )
 
 
