@@ -224,7 +224,7 @@ KERNEL = Provider("acme", rms_norm, supports)
 """
 
 
-def test_an_installed_package_offers_a_provider(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_offers_a_provider(site: Path) -> None:
     install(site, "acme-kernels", "acme_kernels", PROVIDER, "rms_norm = acme_kernels:KERNEL")
     try:
         offered = providers("rms_norm")
@@ -245,9 +245,7 @@ def test_an_installed_package_offers_a_provider(site: Path, monkeypatch: pytest.
     ],
     ids=["raises", "lacks a dependency", "lacks the object", "another type"],
 )
-def test_a_broken_provider_is_left_out_with_a_warning(
-    site: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
-) -> None:
+def test_a_broken_provider_is_left_out_with_a_warning(site: Path, source: str, says: str) -> None:
     before = providers("rms_norm")
     install(site, "broken-kernels", "broken_kernels", source, "rms_norm = broken_kernels:KERNEL")
     try:
