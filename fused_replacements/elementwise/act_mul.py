@@ -54,14 +54,13 @@ def _definition(gate: Tensor, up: Tensor, activation: str) -> Tensor:
     return product.to(torch.promote_types(gate.dtype, up.dtype))
 
 
-def _halves(packed: Tensor, gate_first: bool) -> tuple[Tensor, Tensor]:
-    half = packed.size(-1) // 2
+def _halves(packed: Tensor, gate_first: bool, half: int) -> tuple[Tensor, Tensor]:
     first, second = packed.narrow(-1, 0, half), packed.narrow(-1, half, half)
     return (first, second) if gate_first else (second, first)
 
 
 def _packed_definition(packed: Tensor, activation: str, gate_first: bool) -> Tensor:
-    return _definition(*_halves(packed, gate_first), activation)
+    return _definition(*_halves(packed, gate_first, packed.size(-1) // 2), activation)
 
 
 OP = FusedOp(
@@ -76,7 +75,8 @@ def _packed_gradient(
     grad: Tensor, packed: Tensor, activation: str, gate_first: bool, needs: Sequence[bool]
 ) -> list[Tensor]:
     """Both gradients side by side: derived from ``narrow``, each would be padded with zeros, and the two added."""
-    gate, up = (half.detach() for half in _halves(packed, gate_first))
+    # the width is the gradient's: to the compiler half of the other is a symbol of its own, and loops don't fuse
+    gate, up = (half.detach() for half in _halves(packed, gate_first, grad.size(-1)))
     dgate, dup = OP.gradients([grad], [gate, up, activation], [True, True], False)
     return [torch.cat([dgate, dup] if gate_first else [dup, dgate], -1)]
 
