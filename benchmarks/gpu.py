@@ -38,6 +38,7 @@ import child_processes  # noqa: E402
 from child_processes import Answer, Task  # noqa: E402
 from gpu_report import markdown  # noqa: E402
 from gpu_tasks import answer, healthy, plan  # noqa: E402
+from optimizer_steps import measurable  # noqa: E402
 from replacement_calls import labels  # noqa: E402
 
 from fused_replacements import find  # noqa: E402
@@ -58,7 +59,7 @@ def variants_of(names: Iterable[str], most: int) -> tuple[Variants, list[dict[st
     broken = []
     for name in names:
         try:
-            found[name] = labels(find(name))[:most]
+            found[name] = labels(measurable(find(name)))[:most]
         except Exception as error:
             broken.append({"name": name, "error": f"{type(error).__name__}: {error}"})
     return found, broken
@@ -71,12 +72,16 @@ def in_turn(variants: Variants) -> Iterator[tuple[int, str, str]]:
 
 
 def checks(variants: Variants) -> list[Task]:
-    """The numbers; after those of the first variants, where there is a GPU, what fills the caches for the times."""
-    tasks: list[Task] = [{"do": "check", "name": name, "variant": label} for _, name, label in in_turn(variants)]
+    """The numbers; after those of the first variants, where there is a GPU, what fills the caches for the times.
+
+    An optimizer's step is PyTorch's own: it is timed only.
+    """
+    numeric = {name: some for name, some in variants.items() if find(name).family != "optimizer"}
+    tasks: list[Task] = [{"do": "check", "name": name, "variant": label} for _, name, label in in_turn(numeric)]
     if INTERPRETED:
         return tasks
     warm = [{"do": "warm", "name": name, "variant": some[0]} for name, some in variants.items()]
-    return [*tasks[: len(variants)], *warm, *tasks[len(variants) :]]
+    return [*tasks[: len(numeric)], *warm, *tasks[len(numeric) :]]
 
 
 def times(variants: Variants) -> list[Task]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from gpu_clock import Clock, DeviceClock, HostClock, copy_of, interleaved
 from liger import liger
+from optimizer_steps import measurable
 from replacement_accuracy import accuracy
 from replacement_calls import Call, Pass, Run, Size, compiled, fitting_rows, passes, sample_of
 
@@ -75,7 +76,7 @@ def healthy(chosen: Plan) -> bool:
 
 def answer(task: dict[str, Any], chosen: Plan) -> dict[str, Any]:
     """The rows that ``task`` asks for. An exception within one variant is a row of its own."""
-    replacement = find(task["name"])
+    replacement = measurable(find(task["name"]))
     work = {"check": check, "warm": warm, "time": time_variant}[task["do"]]
     with cpu_path("triton") if chosen.device.type == "cpu" else nullcontext():
         rows = []
@@ -106,7 +107,9 @@ def _call(replacement: Replacement, label: str, chosen: Plan) -> Call:
 @cache
 def _timed_size(name: str, chosen: Plan) -> Size:
     size = chosen.size(chosen.time_size, chosen.time_dtype)
-    return size._replace(rows=fitting_rows(find(name), size, chosen.large_call_bytes, partial(_peak_bytes, chosen)))
+    return size._replace(
+        rows=fitting_rows(measurable(find(name)), size, chosen.large_call_bytes, partial(_peak_bytes, chosen))
+    )
 
 
 @cache

@@ -160,6 +160,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     """The document: machine, sizes, one result for each replacement, variant and pass."""
     import torch
     import triton
+    from optimizer_steps import measurable
     from replacement_calls import Size, fitting_rows, labels
     from replacement_measure import LARGE_CALL_BYTES, Effort, peak_bytes
 
@@ -169,7 +170,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[options.dtype]
     size = Size(options.rows, options.width, dtype, torch.device("cpu"))
     effort = Effort(7, 0.7, 5, 40) if options.quick else Effort()
-    chosen = [find(name) for name in options.only] if options.only else list(replacements())
+    chosen = list(map(measurable, map(find, options.only) if options.only else replacements()))
     deadline = time.monotonic() + 60 * options.minutes
     results: list[dict[str, Any]] = []
     left_out: list[str] = []

@@ -97,13 +97,14 @@ def page(replacement: Replacement) -> str:
     for title, text in description.sections.items():
         parts += [f"## {title}", markdown(text)]
         if title == "Shapes and dtypes":
-            parts += [_variants(replacement), _support(replacement)]
+            parts += [*_variants(replacement), _support(replacement)]
     return "\n\n".join([*parts, "## Ops", _ops(replacement)]) + "\n"
 
 
-def _variants(replacement: Replacement) -> str:
+def _variants(replacement: Replacement) -> list[str]:
     labels = [sample.label for sample in replacement.samples(4, 64, torch.float32, torch.device("cpu"))]
-    return "Variants that are tested and measured: " + ", ".join(f"*{markdown(label)}*" for label in labels) + "."
+    listed = ", ".join(f"*{markdown(label)}*" for label in labels)
+    return [f"Variants that are tested and measured: {listed}."] if labels else []
 
 
 def _support(replacement: Replacement) -> str:

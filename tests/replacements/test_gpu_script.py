@@ -21,6 +21,7 @@ from fused_replacements import Replacement, cpu_path, find
 from fused_replacements._registry import HOME
 
 ROOT = Path(__file__).resolve().parents[2]
+WITH_NUMBERS = {name for name, family in HOME.items() if family != "optimizer"}  # its step is PyTorch's own
 
 
 def gpu(out: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -40,14 +41,15 @@ def test_one_variant_of_every_replacement(tmp_path: Path) -> None:
     assert wrong == []
     assert (code, document["faults"], document["not_run"]) == (0, 0, [])
     assert document["interpreted"]
-    assert {row["name"] for row in document["checks"]} == set(HOME)
+    assert {row["name"] for row in document["checks"]} == WITH_NUMBERS
     assert {row["name"] for row in document["times"]} == set(HOME)
     assert {row["dtype"] for row in document["checks"]} == {"fp16", "fp32"}
     for row in document["times"]:
         assert row["us"]["fused"]["us"] > 0
-        assert row["bytes_moved"] > 0
+        assert row["bytes_moved"] > 0 or row["name"] not in WITH_NUMBERS
         assert math.isclose(row["against"]["eager"], row["us"]["eager"]["us"] / row["us"]["fused"]["us"])
     assert all(f"| {name} |" in table for name in HOME)
+    assert [row["name"] for row in document["times"] if row["unfused"]] == []
 
 
 @pytest.mark.slow
@@ -56,7 +58,7 @@ def test_every_variant_of_every_replacement(tmp_path: Path) -> None:
     assert [row for row in document["checks"] if row.get("error") or row.get("problems")] == []
     assert (code, document["not_run"]) == (0, [])
     cpu = torch.device("cpu")
-    wanted = {(name, sample.label) for name in HOME for sample in find(name).samples(4, 64, torch.float32, cpu)}
+    wanted = {(name, sample.label) for name in WITH_NUMBERS for sample in find(name).samples(4, 64, torch.float32, cpu)}
     assert {(row["name"], row["variant"]) for row in document["checks"]} == wanted
 
 

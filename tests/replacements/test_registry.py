@@ -78,7 +78,7 @@ def test_function_reference_and_supports_take_the_same_arguments(name: str) -> N
 @each_name
 def test_samples_are_legal_calls_with_labels_of_their_own(name: str) -> None:
     found = samples(name)
-    assert found
+    assert found or HOME[name] == "optimizer"  # it takes no tensors, and its tests make optimizers
     assert len({sample.label for sample in found}) == len(found)
     for sample in found:
         inspect.signature(find(name).function).bind(*sample.args, **sample.kwargs)
