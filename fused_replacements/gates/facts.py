@@ -42,8 +42,9 @@ class Facts:
 
 def gather(case: KernelCase, target: Target) -> Facts:
     """Compile ``case`` for ``target`` and read the result. A compiler's failure is a fact, not an exception."""
-    expected = Expected(case.label, case.warps, case.loads, case.stores, case.tensor_cores, case.narrow)
-    key = (case.kernel, tuple(case.arguments.items()), case.warps, case.stages, case.aligned, case.vectors, target)
+    warps = case.warps_of(target.warp_size)
+    expected = Expected(case.label, warps, case.loads, case.stores, case.tensor_cores, case.narrow)
+    key = (case.kernel, tuple(case.arguments.items()), warps, case.stages, case.aligned, case.vectors, target)
     if key not in _seen:
         try:
             _seen[key] = _read(case, target, expected)

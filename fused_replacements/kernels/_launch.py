@@ -71,6 +71,8 @@ class KernelCase:
     loads: int | None
     stores: int | None
     stages: int = 1
+    waves: int | None = None
+    """Warps on AMD, where one has 64 threads: half as many hold the same tile. None: as many as ``warps``."""
     aligned: frozenset[str] = field(default_factory=frozenset)
     """Scalars that are known to be divisible by 16 (row strides). Pointers are always taken to be."""
     tensor_cores: bool = False
@@ -79,6 +81,10 @@ class KernelCase:
     """Pointers to less than 2³¹ elements whatever the number of rows (a bias): 32-bit offsets are enough for them."""
     narrow: frozenset[str] = field(default_factory=frozenset)
     """Pointers whose elements a thread can't take 16 bytes at a time, because they lie apart (interleaved pairs)."""
+
+    def warps_of(self, threads: int) -> int:
+        """Warps where a warp has ``threads`` threads."""
+        return self.waves if self.waves is not None and threads == 64 else self.warps
 
 
 ELEMENT_BYTES: Final[Mapping[str, int]] = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -24,12 +24,17 @@ WIDEST_HEAD: Final = 256
 
 
 class Tile(NamedTuple):
-    """Queries and keys of one program, its warps, and the depth of its load pipeline."""
+    """Queries and keys of one program, its warps of 32 threads, and the depth of its load pipeline."""
 
     queries: int
     keys: int
     warps: int
     stages: int
+
+    @property
+    def waves(self) -> int:
+        """Warps of 64 threads: never under 4, one for each scheduler of a processor."""
+        return min(self.warps, 4)
 
 
 class Tiles(NamedTuple):
@@ -45,9 +50,9 @@ TILES: Final[Mapping[tuple[int, int], Tiles]] = {
     (64, 2): Tiles(Tile(128, 64, 8, 2), Tile(64, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1)),
     (128, 2): Tiles(Tile(64, 64, 8, 2), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(64, 32, 8, 1)),
     (256, 2): Tiles(Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1)),
-    (32, 4): Tiles(Tile(32, 32, 4, 1), Tile(32, 16, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    (64, 4): Tiles(Tile(32, 32, 4, 1), Tile(32, 16, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
-    (128, 4): Tiles(Tile(32, 32, 8, 1), Tile(32, 16, 8, 1), Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
+    (32, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (64, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (128, 4): Tiles(Tile(32, 32, 8, 1), Tile(16, 16, 4, 1), Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
     (256, 4): Tiles(Tile(16, 32, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
 }
 """The largest tiles at which no kernel spills on sm_80, sm_90, sm_100 and gfx942. A tile of more queries reads k and v
@@ -131,7 +136,8 @@ def _call(
 
 
 def _sizes(tile: Tile) -> dict[str, int]:
-    return {"BLOCK_M": tile.queries, "BLOCK_N": tile.keys, "num_warps": tile.warps, "num_stages": tile.stages}
+    warps = tile.waves if torch.version.hip else tile.warps
+    return {"BLOCK_M": tile.queries, "BLOCK_N": tile.keys, "num_warps": warps, "num_stages": tile.stages}
 
 
 def forward(
@@ -255,7 +261,7 @@ def _case(kernel: Any, label: str, tile: Tile, head_dim: int, dtype: str, flags:
             arguments[name] = "*fp32" if name in _FP32 else f"*{dtype}"
     aligned = frozenset(n for n in names if arguments[n] == "i64" and n not in _UNALIGNED)
     return KernelCase(
-        kernel, label, arguments, tile.warps, loads=None, stores=None, stages=tile.stages, aligned=aligned,
+        kernel, label, arguments, tile.warps, loads=None, stores=None, stages=tile.stages, waves=tile.waves, aligned=aligned,
         tensor_cores=dtype != "fp32",
         narrow=frozenset({"bias", "dbias"}),  # a row of them ends at kv_len, which is a multiple of nothing
     )  # fmt: skip
