@@ -273,8 +273,10 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
         return torch.where(torch.arange(rows, device=device) % 5 == 1, -100, classes)
 
     yield Sample("mean", (logits(), target()))
-    yield Sample("fp32 loss", (logits(), target()), {"dtype": torch.float32})
-    yield Sample("soft-cap", (logits(), target()), {"softcap": 30.0, "dtype": torch.float32})
+    yield Sample("fp32 loss", (logits(), target()), {"dtype": torch.promote_types(dtype, torch.float32)})
+    yield Sample(
+        "soft-cap", (logits(), target()), {"softcap": 30.0, "dtype": torch.promote_types(dtype, torch.float32)}
+    )
     yield Sample("label smoothing, sum", (logits(), target()), {"label_smoothing": 0.1, "reduction": "sum"})
     yield Sample("no reduction", (logits(), target()), {"reduction": "none"})
 

@@ -287,7 +287,7 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
         return random(rows, dim), random(width, dim) * (3 / dim**0.5), target
 
     yield Sample("mean", head())
-    yield Sample("fp32 loss, soft-cap", head(), {"dtype": torch.float32, "softcap": 30.0})
+    yield Sample("fp32 loss, soft-cap", head(), {"dtype": torch.promote_types(dtype, torch.float32), "softcap": 30.0})
     yield Sample("bias, label smoothing, sum", (*head(), random(width)), {"label_smoothing": 0.1, "reduction": "sum"})
     yield Sample("no reduction", head(), {"reduction": "none"})
 

@@ -248,9 +248,8 @@ def _torch(x: Tensor, mask: Tensor | None = None, **_: object) -> Tensor:
 
 
 def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Sample]:
-    """The variants that models use; two heads where ``rows`` is even, so that masks are broadcast."""
-    heads = 2 if rows % 2 == 0 else 1
-    queries = rows // heads
+    """The variants that models use, in two heads of half of ``rows`` queries, over which masks are broadcast."""
+    heads, queries = 2, (rows + 1) // 2
 
     def scores() -> Tensor:
         return torch.randn(1, heads, queries, width, dtype=dtype, device=device) * 3
@@ -267,7 +266,9 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
     yield Sample("position bias", (scores(), torch.randn(1, heads, queries, width, dtype=dtype, device=device)))
     yield Sample("boolean mask", (scores(), keep(1, 1, queries, width)), {"scale": scale})
     yield Sample("causal", (scores(),), {"scale": scale, "causal": True, "fill": lowest})
-    yield Sample("fp32 result", (scores(), padding), {"scale": scale, "dtype": torch.float32})
+    yield Sample(
+        "fp32 result", (scores(), padding), {"scale": scale, "dtype": torch.promote_types(dtype, torch.float32)}
+    )
 
 
 REPLACEMENT = Replacement(
