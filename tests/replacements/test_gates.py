@@ -164,7 +164,7 @@ def test_amd_metadata_is_read() -> None:
             "sgpr_spill_count": 1,
         }.items()
     )  # fmt: skip
-    assert read_amd_metadata(metadata, 1024) == Usage(58, 1056, 16, 5)
+    assert read_amd_metadata(metadata, 1024) == Usage(58, 1056, 16, 4)
     with pytest.raises(RuntimeError, match=r"no \.vgpr_spill_count"):
         read_amd_metadata(metadata.replace("vgpr_spill", "spill"), 0)
 
