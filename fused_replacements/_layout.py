@@ -16,6 +16,8 @@ def row_stride(x: Tensor) -> int | None:
     """
     if x.dim() == 0 or (x.stride(-1) != 1 and x.size(-1) > 1):
         return None
+    if not x.numel():
+        return x.size(-1)
     stride = expected = None
     for size, step in zip(reversed(x.shape[:-1]), reversed(x.stride()[:-1]), strict=True):
         if size == 1:
@@ -37,7 +39,9 @@ def row_refusal(**tensors: Tensor | None) -> str | None:
     """Why a row kernel can't read one of ``tensors`` without a copy, or None."""
     for name, tensor in tensors.items():
         if tensor is not None and row_stride(tensor) is None:
-            return f"the rows of {name} do not lie at one stride (shape {tuple(tensor.shape)}, strides {tensor.stride()})"
+            return (
+                f"the rows of {name} do not lie at one stride (shape {tuple(tensor.shape)}, strides {tensor.stride()})"
+            )
     return None
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from fused_replacements._op import NAMESPACE, Op
+from fused_replacements._dispatched import NAMESPACE, Op
 from fused_replacements._registry import Replacement, replacements
 
 SECTIONS: Final = ("Formula", "Shapes and dtypes", "Bytes moved", "When it loses", "Source")

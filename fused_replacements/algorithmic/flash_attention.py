@@ -54,8 +54,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._registry import Replacement
 from fused_replacements._supports import first_reason, floating, same_device
 from fused_replacements.algorithmic import _blocked, _scores

@@ -44,8 +44,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
 
@@ -119,8 +120,7 @@ class _DropoutAdd(FusedOp):
             gradient=_gradient,
             constant=("seed",),
         )
-        self._function = _Function
-        self._apply = super(torch.autograd.Function, _Function).apply
+        self.bind(_Function)
 
     def _backward_schema(self) -> str:
         return "dropout_add_backward(Tensor grad, Tensor seed, float p, ScalarType dtype) -> Tensor"

@@ -51,7 +51,8 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from fused_replacements._compiled import CompiledKernels, layout_class
-from fused_replacements._op import FusedOp, Kernels, Op
+from fused_replacements._dispatched import Kernels, Op
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements.elementwise._chain_graph import NotElementwise, Sizes, chain_graph

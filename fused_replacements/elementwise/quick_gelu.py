@@ -33,8 +33,9 @@ import torch
 from torch import Tensor
 
 from fused_replacements import _activations
+from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating
 

@@ -47,8 +47,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
@@ -95,8 +96,7 @@ class _Rotation(FusedOp):
         super().__init__(
             schema, reference, forward=forward, backward=backward, gradient=self._opposite, constant=("cos", "sin")
         )
-        self._function = _shapes_only(self)
-        self._apply = super(torch.autograd.Function, self._function).apply  # type: ignore[misc]
+        self.bind(_shapes_only(self))
 
     def _opposite(self, *arguments: Any) -> list[Tensor]:
         grads, inputs, _, needs = self.split(arguments)

@@ -49,7 +49,8 @@ from torch import Tensor
 
 from fused_replacements import _layout
 from fused_replacements._activations import ACTIVATIONS, find_activation
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._dispatched import Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
 

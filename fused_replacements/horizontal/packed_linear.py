@@ -41,7 +41,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements._op import Composed, FusedOp
+from fused_replacements._dispatched import Composed
+from fused_replacements._op import FusedOp
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
 from fused_replacements.horizontal._adjacent import adjacent, joined
@@ -131,7 +132,7 @@ class PackedLinearOp(FusedOp):
             backward=Composed(_backward),
             gradient=_backward,
         )
-        self._bind(_function(self))
+        self.bind(_function(self))
 
     def _fake_gradient(self, *arguments: Any) -> list[Tensor]:
         _, (x, *slots), _, needs = self.split(arguments)

@@ -261,7 +261,8 @@ def _case(kernel: Any, label: str, tile: Tile, head_dim: int, dtype: str, flags:
             arguments[name] = "*fp32" if name in _FP32 else f"*{dtype}"
     aligned = frozenset(n for n in names if arguments[n] == "i64" and n not in _UNALIGNED)
     return KernelCase(
-        kernel, label, arguments, tile.warps, loads=None, stores=None, stages=tile.stages, waves=tile.waves, aligned=aligned,
+        kernel, label, arguments, tile.warps, loads=None, stores=None, stages=tile.stages, waves=tile.waves,
+        aligned=aligned,
         tensor_cores=dtype != "fp32",
         narrow=frozenset({"bias", "dbias"}),  # a row of them ends at kv_len, which is a multiple of nothing
     )  # fmt: skip

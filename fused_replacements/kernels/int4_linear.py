@@ -179,7 +179,7 @@ def _forward_launch(launch: GemmLaunch) -> GemmLaunch:
 
 def _backward_launch(launch: GemmLaunch, half: int) -> GemmLaunch:
     """The tile of backward: the bytes of one group, whose scale is one number for each output feature."""
-    return GemmLaunch(launch.rows, half, min(launch.depth, 64), launch.warps, launch.stages, launch.group)
+    return GemmLaunch(min(launch.rows, 64), half, 32, launch.warps, launch.stages, launch.group)
 
 
 def cases(width: int, dtype: str) -> Iterator[KernelCase]:
@@ -216,5 +216,6 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
                 "HALF": 64, "GROUP": tile.group,
             },
             tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
-            narrow=frozenset({"scale", "zero"}),  # one element for each row of the tile, a row of groups apart
+            # scales: one for each row of the tile, apart; packed: 8 of one byte a thread, as the gradient has 8 of two
+            narrow=frozenset({"packed", "scale", "zero"}),
         )  # fmt: skip

@@ -178,5 +178,6 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
                 "HAS_ZERO": True, "PRECISION": mode, **sizes,
             },
             tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
-            narrow=frozenset({"scale", "zero"}),  # one element for each row of the tile
+            # scales: one for each row of the tile; values: 8 of one byte a thread, as the gradient has 8 of two
+            narrow=frozenset({"values", "scale", "zero"}),
         )  # fmt: skip

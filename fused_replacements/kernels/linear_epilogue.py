@@ -33,8 +33,6 @@ from fused_replacements.kernels._launch import ELEMENT_BYTES, KernelCase, on, pr
 
 COLUMNS, ROWS = 128, 32
 """Tile of the backward kernel: 16-byte loads, and enough rows in flight to hide their latency."""
-MOST_FEATURES = 2**24
-"""Output features whose 128 rows of a tile are 2³¹ elements: what offsets within a tile hold."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -68,16 +66,14 @@ def linear_forward(
     if HAS_BIAS:
         sum_MN += tl.load(bias + column_N, mask=inside_N, other=0.0).to(tl.float32)[None, :]
     inside_MN = inside_M[:, None] & inside_N[None, :]
-    # within the tile 32 bits are enough, and take half the registers; the tile itself starts at 64 bits
-    first = first_row * columns + first_column
-    out_MN = tl.arange(0, ROWS)[:, None] * columns + tl.arange(0, COLUMNS)[None, :]
+    out_MN = row_M[:, None] * columns + column_N[None, :]
     if KEEP:
-        tl.store(kept + first + out_MN, sum_MN, mask=inside_MN)
+        tl.store(kept + out_MN, sum_MN, mask=inside_MN)
     sum_MN = activate(sum_MN, ACTIVATION)
     if HAS_RESIDUAL:
         residual_MN = row_M[:, None] * residual_row + column_N[None, :] * residual_column
         sum_MN += tl.load(residual + residual_MN, mask=inside_MN, other=0.0).to(tl.float32)
-    tl.store(y + first + out_MN, sum_MN, mask=inside_MN)
+    tl.store(y + out_MN, sum_MN, mask=inside_MN)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -110,8 +106,6 @@ def refuses(
     """Operands of several dtypes, or rows that no single stride reaches."""
     if weight.dtype is not x.dtype or (bias is not None and bias.dtype is not x.dtype):
         return f"x is {x.dtype}, and the weight or bias is not"
-    if weight.size(1 if conv1d else 0) >= MOST_FEATURES:
-        return f"the weight has {MOST_FEATURES:,} output features or more"
     return matrix_refusal(x=x, weight=weight, residual=residual) or _layout.row_refusal(bias=bias)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves
-from fused_replacements._op import Op
+from fused_replacements._dispatched import Op
 
 
 class FewRows:

@@ -43,12 +43,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fused_replacements import _layout
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._dispatched import Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
 from fused_replacements.prologue._decode import FewRows
-from fused_replacements.prologue._packing import GROUPS, Int4Weight, dequantize_int4, quantize_int4, unpack_nibbles
+from fused_replacements.prologue.packing import GROUPS, Int4Weight, dequantize_int4, quantize_int4, unpack_nibbles
 
 __all__ = ["REPLACEMENT", "Int4Weight", "dequantize_int4", "int4_linear", "quantize_int4", "reference", "supports"]
 

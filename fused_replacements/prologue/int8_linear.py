@@ -40,12 +40,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._dispatched import Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
 from fused_replacements.prologue._decode import FewRows
-from fused_replacements.prologue._packing import Int8Weight, dequantize_int8, quantize_int8
+from fused_replacements.prologue.packing import Int8Weight, dequantize_int8, quantize_int8
 
 __all__ = ["REPLACEMENT", "Int8Weight", "dequantize_int8", "int8_linear", "quantize_int8", "reference", "supports"]
 

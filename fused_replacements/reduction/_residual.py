@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fused_replacements._compiled import Argument
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._dispatched import Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 
 Norm = Callable[..., Tensor]
@@ -44,7 +45,7 @@ class ResidualOp(FusedOp):
         self.norm = norm
         self.norm_gradient = norm_gradient
         super().__init__(schema, self._add_and_norm, forward=forward, backward=backward, gradient=self._gradient_of_sum)
-        self._bind(_residual_function(self))
+        self.bind(_residual_function(self))
 
     def refuses(self, *arguments: Argument) -> str | None:
         """As for every op; its backward reads the sum, which is contiguous, so only the forward can refuse."""

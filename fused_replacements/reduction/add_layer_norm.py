@@ -37,7 +37,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fused_replacements._op import Kernels
+from fused_replacements._dispatched import Kernels
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, row_width, same_device, same_shape
 from fused_replacements.reduction._residual import ResidualOp, broadcasts

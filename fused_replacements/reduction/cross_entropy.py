@@ -45,7 +45,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fused_replacements._op import FusedOp, Kernels, Op
+from fused_replacements._dispatched import Kernels, Op
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device

@@ -45,7 +45,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements._op import Composed, FusedOp
+from fused_replacements._dispatched import Composed
+from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device

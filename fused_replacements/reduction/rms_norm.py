@@ -44,7 +44,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements._op import FusedOp, Kernels
+from fused_replacements._dispatched import Kernels
+from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, row_width, same_shape
 

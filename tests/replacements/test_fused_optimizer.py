@@ -12,13 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fused_replacements import find, fused_optimizer
-from fused_replacements.optimizer.fused_optimizer import (
-    AMP,
-    FOREACH_CPU_ELEMENTS,
-    _errs_on_cpu,
-    reference,
-    supports,
-)
+from fused_replacements.optimizer._plan import FOREACH_CPU_ELEMENTS, errs_on_cpu
+from fused_replacements.optimizer.fused_optimizer import AMP, reference, supports
 
 Make = Callable[[list[Tensor]], Optimizer]
 FUSED: dict[str, Make] = {
@@ -143,14 +138,14 @@ def test_low_precision_is_no_worse_than_single_tensors(name: str, dtype: torch.d
 
 def test_a_kernel_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a fused kernel that does nothing
-    _errs_on_cpu.cache_clear()
+    errs_on_cpu.cache_clear()
     monkeypatch.setattr(torch, "_fused_adam_", lambda *_, **__: None)
     optimizer = _optimizer(torch.optim.Adam, SMALL)
     # THEN the trial finds it out, and the step is foreach
     with fused_optimizer(optimizer) as switched:
         assert switched.modes == ("foreach",)
         assert switched.reasons == ("PyTorch's fused CPU kernel for Adam in float32 gives wrong results",)
-    _errs_on_cpu.cache_clear()
+    errs_on_cpu.cache_clear()
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fused_replacements import find, int4_linear
-from fused_replacements.prologue._packing import GROUPS, pack_nibbles, unpack_nibbles
 from fused_replacements.prologue.int4_linear import (
     OP,
     _in_torch_layout,
@@ -19,6 +18,7 @@ from fused_replacements.prologue.int4_linear import (
     reference,
     supports,
 )
+from fused_replacements.prologue.packing import GROUPS, pack_nibbles, unpack_nibbles
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,0 +1,193 @@
+"""One op of PyTorch's dispatcher: defined by ``torch.library``, it picks what runs where it is called.
+
+Defined so (define, impl, fake) the profiler shows it, ``torch.compile`` keeps it whole and the dispatcher routes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves
+from fused_replacements._paths import HAVE_TRITON, Chosen, say_unfused
+
+NAMESPACE: Final = "fused_replacements"
+_library: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
+_TAGS: Final = (torch.Tag.pt2_compliant_tag,)
+_AUTOGRAD_KEYS: Final = (
+    torch._C.DispatchKey.AutogradCPU,
+    torch._C.DispatchKey.AutogradCUDA,
+    torch._C.DispatchKey.AutogradXPU,
+    torch._C.DispatchKey.ADInplaceOrView,
+)
+TENSOR_TYPES: Final = ("Tensor", "Optional[Tensor]", "List[Tensor]")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The Triton side of one op: functions of ``fused_replacements.kernels.<module>``, imported at the first launch.
+
+    The launcher takes the op's arguments and returns newly allocated, contiguous outputs. ``refuses`` takes the same
+    and says why the kernel can't (a stride, a width), or returns None.
+    """
+
+    module: str
+    launcher: str
+    refusal: str = "refuses"
+    cpu: Definition | None = None
+    """What a CPU runs where the compiled definition would need too much memory: Python over other ops."""
+
+    @property
+    def launch(self) -> Callable[..., Any]:
+        return self._load(self.launcher)
+
+    @property
+    def refuses(self) -> Callable[..., str | None]:
+        return self._load(self.refusal)
+
+    def _load(self, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(import_module(f"fused_replacements.kernels.{self.module}"), name)
+        return found
+
+
+@dataclass(frozen=True)
+class Composed:
+    """An implementation in Python over other ops, for what no single kernel can hold: it runs on every device.
+
+    It takes the op's arguments and returns newly allocated, contiguous outputs. Autocast is off inside.
+    """
+
+    function: Definition
+
+
+class Op:
+    """One op of the dispatcher: where it runs, what it returns, how often it ran."""
+
+    def __init__(
+        self,
+        schema: str,
+        definition: Definition,
+        implementation: Kernels | Composed | None,
+        fake: Definition | None = None,
+    ) -> None:
+        self.name = schema.split("(", 1)[0]
+        self.schema = torch._C.parse_schema(schema)
+        self.definition = definition
+        self.kernels = implementation if isinstance(implementation, Kernels) else None
+        self.composed = implementation if isinstance(implementation, Composed) else None
+        self.on_cpu = Composed(self.kernels.cpu) if self.kernels is not None and self.kernels.cpu is not None else None
+        self.compiled = CompiledKernels(definition, len(self.schema.arguments))
+        self.calls = 0
+        """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
+        self.single = len(self.schema.returns) == 1
+        self.is_list = self.single and str(self.schema.returns[0].type) == "List[Tensor]"
+        _library.define(schema, tags=_TAGS)
+        for key in ("CPU", "CUDA", "XPU"):
+            _library.impl(self.name, self._on_cpu if key == "CPU" else self._on_gpu, key)
+        torch.library.register_fake(f"{NAMESPACE}::{self.name}", fake or self._fake, lib=_library)
+        self.overload: Final = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+
+    def _on_cpu(self, *arguments: Argument) -> Any:
+        self.calls += 1
+        path = Chosen.cpu
+        if self.composed is not None and path != "reference":
+            return self._run_composed(self.composed, arguments)
+        if path == "compiled":
+            return self.run_compiled(arguments) if self.on_cpu is None else self._run_composed(self.on_cpu, arguments)
+        if path == "triton":
+            return self._run_triton(arguments)
+        return self.run_reference(arguments)
+
+    def _on_gpu(self, *arguments: Argument) -> Any:
+        self.calls += 1
+        if self.composed is not None:
+            return self._run_composed(self.composed, arguments)
+        return self._run_triton(arguments)
+
+    def _run_composed(self, composed: Composed, arguments: Sequence[Argument]) -> Any:
+        with autocast_off():
+            return composed.function(*arguments)
+
+    def run_compiled(self, arguments: Sequence[Argument]) -> Any:
+        try:
+            kernel = self.compiled.find(arguments)
+        except Exception as error:  # the compiler raises many kinds: no g++, no headers, an op that it doesn't know
+            say_unfused(self.name, f"no kernel could be compiled for this CPU ({_first_line(error)})")
+            return self.run_reference(arguments)
+        if kernel is None:
+            return self.run_reference(arguments)
+        outputs = kernel(leaves(arguments))
+        return list(outputs) if self.is_list else outputs[0] if self.single else tuple(outputs)
+
+    def _run_triton(self, arguments: Sequence[Argument]) -> Any:
+        reason = self._refusal(arguments)
+        if reason is None:
+            assert self.kernels is not None
+            return self.kernels.launch(*arguments)
+        say_unfused(self.name, reason)
+        return self.run_reference(arguments)
+
+    def _refusal(self, arguments: Sequence[Argument]) -> str | None:
+        if not HAVE_TRITON:
+            return "triton is not installed"
+        if self.kernels is None:
+            return "it has no Triton kernel"
+        tensors = leaves(arguments)
+        if any(tensor.dtype is torch.float64 for tensor in tensors):
+            return "fp64 is computed by the reference"
+        return self.kernels.refuses(*arguments)
+
+    def run_reference(self, arguments: Sequence[Argument]) -> Any:
+        """The definition, op by op, with contiguous outputs that alias no input."""
+        with above_autograd(), torch.no_grad():
+            outputs = self.definition(*arguments)
+        mine = leaves(arguments)
+        if isinstance(outputs, Tensor):
+            return _own(outputs, mine)
+        owned = [_own(output, mine) for output in outputs]
+        return owned if self.is_list else tuple(owned)
+
+    def _fake(self, *arguments: Argument) -> Any:
+        with torch.no_grad():
+            outputs = self.definition(*arguments)
+        if isinstance(outputs, Tensor):
+            return outputs.new_empty(outputs.shape)
+        empty = [output.new_empty(output.shape) for output in outputs]
+        return empty if self.is_list else tuple(empty)
+
+
+@contextmanager
+def above_autograd() -> Iterator[None]:
+    """The dispatcher as outside of any op: autograd can record again, autocast is off.
+
+    Inside an op's kernel the dispatcher skips autograd, and a derived gradient needs it; autocast is not skipped, and
+    would change the dtypes of a definition that fixes its own.
+    """
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOGRAD_KEYS:
+        exclude = exclude.remove(key)
+    with torch._C._ForceDispatchKeyGuard(include, exclude), autocast_off():
+        yield
+
+
+@contextmanager
+def autocast_off() -> Iterator[None]:
+    """No op inside changes the dtype of its arguments."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
+
+
+def _own(output: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+    output = output.contiguous()
+    owned = all(output.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() for tensor in inputs)
+    return output if owned or not output.numel() else output.clone()
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
