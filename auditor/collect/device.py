@@ -14,7 +14,7 @@ def accelerator() -> str:
 
     Only an initialised device counts: asking an idle one would create a context that the script never wanted.
     """
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         return "cuda"
     xpu = getattr(torch, "xpu", None)
     if xpu is not None and xpu.is_initialized():

@@ -6,7 +6,7 @@ v. ``Terms`` holds what is added or masks, in shapes that broadcast to it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ def hide(scores: Tensor, terms: Terms) -> Tensor:
     return scores
 
 
-def weights(products: Tensor, *terms: object) -> tuple[Tensor, Tensor]:
+def weights(products: Tensor, *terms: Any) -> tuple[Tensor, Tensor]:
     """Softmax weights in the dtype of ``products``, and the log of its denominator in fp32 (…, rows).
 
     Computed in fp32. A query without keys has weights of 0, and inf for the logarithm, so that exp(score - lse) is 0
@@ -82,7 +82,7 @@ def weights(products: Tensor, *terms: object) -> tuple[Tensor, Tensor]:
     return (e / total).to(products.dtype), lse
 
 
-def gradients(products: Tensor, dweights: Tensor, lse: Tensor, *terms: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def gradients(products: Tensor, dweights: Tensor, lse: Tensor, *terms: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weights p again, and gradients, from those of the weights, dp.
 
     Returns:

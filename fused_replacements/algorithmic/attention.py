@@ -102,13 +102,15 @@ def attention(
     """
     device = q.device.type
     if device == "meta" or q.dtype is torch.float64 or not torch.is_autocast_enabled(device):
-        mask_terms = (causal, scale, mask_keeps, scale_after_mask)
-        return _attend(q, k, v, mask, *mask_terms, dropout if training else 0.0, softcap, need_weights)
+        return _attend(
+            q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights
+        )
     dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):  # on, it would round the mask as well
-        mask_terms = (causal, scale, mask_keeps, scale_after_mask)
-        qkv = (q.to(dtype), k.to(dtype), v.to(dtype))
-        return _attend(*qkv, mask, *mask_terms, dropout if training else 0.0, softcap, need_weights)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        return _attend(
+            q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights
+        )
 
 
 def _attend(

@@ -39,7 +39,7 @@ Epilogues in registers as in CUTLASS, tiles in groups for the L2 cache as in Tri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -83,7 +83,7 @@ def _gradient(*arguments: Any) -> list[Tensor]:
     z = kept if keep else F.linear(x, weight.t() if conv1d else weight, bias)
     wide = _slope_product(_layout.wide(grad), _layout.wide(z), activation)
     flat, dz = x.reshape(-1, x.size(-1)), wide.to(x.dtype).reshape(-1, wide.size(-1))
-    gradients = [
+    gradients: list[Callable[[], Tensor]] = [
         lambda: (dz @ (weight.t() if conv1d else weight)).view(x.shape),
         lambda: flat.t() @ dz if conv1d else dz.t() @ flat,
         lambda: wide.reshape(dz.shape).sum(0).to(bias.dtype),
@@ -260,7 +260,7 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
         return torch.randn(*shape, dtype=dtype, device=device)
 
     def scaled(*shape: int) -> Tensor:
-        return random(*shape) / max(1, width) ** 0.5
+        return random(*shape) / float(max(1, width) ** 0.5)
 
     wide = 2 * width + 1
     x, weight, bias = random(rows, width), scaled(wide, width), random(wide)

@@ -42,7 +42,7 @@ def row_launch(width: int, arrays: int = 1) -> RowLaunch:
 def on(tensor: Tensor) -> AbstractContextManager[Any]:
     """The device of ``tensor`` as the current one: Triton launches on the current device, not on the tensor's."""
     if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
-        return torch.cuda.device(tensor.device)  # type: ignore[no-any-return]
+        return torch.cuda.device(tensor.device)
     return nullcontext()
 
 

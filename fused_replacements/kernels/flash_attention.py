@@ -61,7 +61,7 @@ less often; fp32 takes twice the room, and its products no tensor cores."""
 
 def padded(head_dim: int) -> int:
     """Channels of a tile: a power of two, and at least 32, so that tensor cores and 16-byte loads fit."""
-    return max(32, triton.next_power_of_2(head_dim))
+    return max(32, int(triton.next_power_of_2(head_dim)))
 
 
 def tiles(head_dim: int, element_bytes: int) -> Tiles:

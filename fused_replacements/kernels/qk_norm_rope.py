@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
@@ -377,7 +377,7 @@ def _cases(label: str, head: int, rotary: int, dtype: str) -> Iterator[KernelCas
         (qk_norm_rope_backward, "backward", 4 * heads + 2 * size * head + 2 * angles, 2 * heads + 2 * 4 * head),
     ):
         strides = {name: "i64" for name in kernel.arg_names if name.endswith("_stride")}
-        known = {**values, **strides}
+        known: dict[str, Any] = {**values, **strides}
         yield KernelCase(
             kernel, f"{name}, {label}", {name: known[name] for name in kernel.arg_names}, WARPS, loads, stores,
             aligned=frozenset(strides) if head % 16 == 0 else frozenset(),

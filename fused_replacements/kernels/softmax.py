@@ -8,7 +8,7 @@ dimensions being 0: dimensions before the keys that it strides over alike are fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -243,7 +243,7 @@ def refuses_backward(dy: Tensor | None, kept: Tensor, mask: Tensor | None, *_: o
 
 
 def forward(
-    x: Tensor, mask: Tensor | None, scale: float, causal: bool, fill: float, dtype: torch.dtype, *_: object
+    x: Tensor, mask: Tensor | None, scale: float, causal: bool, fill: float, dtype: torch.dtype, *_: Any
 ) -> Tensor:
     """``y`` for ``x`` of (…, keys) and a mask expanded to that, in one launch."""
     y, width = _layout.new(x, dtype=dtype), x.size(-1)
@@ -306,7 +306,7 @@ def _mask_arguments(mask: Tensor | None) -> tuple[Tensor | None, bool, MaskLayou
     return mask.view(torch.uint8) if mask.dtype is torch.bool else mask, keys, layout
 
 
-def _shape_of_launch(width: int, whole: object, looped: object) -> tuple[object, int, int]:
+def _shape_of_launch(width: int, whole: Any, looped: Any) -> tuple[Any, int, int]:
     if width > WIDEST:
         return looped, TILE, TILE_WARPS
     config = row_launch(width, 2)

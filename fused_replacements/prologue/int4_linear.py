@@ -68,7 +68,8 @@ def _few_rows(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bia
     halves = x.float().unflatten(-1, (groups, 2, packed.size(1) // groups)).unsqueeze(-4)
     products = (low * halves[..., 0, :] + high * halves[..., 1, :]) * scale.float()[..., None]
     y = products.sum((-1, -2))
-    return (y if bias is None else y + bias.float()).to(x.dtype)
+    result: Tensor = (y if bias is None else y + bias.float()).to(x.dtype)
+    return result
 
 
 def _gradient(*arguments: Any) -> list[Tensor]:
@@ -171,7 +172,8 @@ def _torch(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None = None,
     group = x.size(-1) // scale.size(1)
     y = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, weight, group, scale_and_zero)
     y = y.view(*x.shape[:-1], packed.size(0))
-    return y if bias is None else y + bias
+    result: Tensor = y if bias is None else y + bias
+    return result
 
 
 def _in_torch_layout(packed: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
