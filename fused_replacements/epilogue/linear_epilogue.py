@@ -250,7 +250,7 @@ def _torch(
 ) -> Tensor:
     matrix = weight if conv1d else weight.t()
     y = torch._addmm_activation(bias, x.reshape(-1, x.size(-1)), matrix, use_gelu=activation == "gelu_tanh")
-    return y.view(*x.shape[:-1], y.size(-1))
+    return y.view((*x.shape[:-1], y.size(-1)))
 
 
 def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Sample]:

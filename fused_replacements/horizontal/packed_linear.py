@@ -199,7 +199,7 @@ def packed_linear(
         raise ValueError(f"x is {x.dtype}, and the weights are {weights[0].dtype}")
     empty = [None] * (MOST - count)
     y: Tensor = OP(x, *weights, *empty, *given, *empty)
-    parts: tuple[Tensor, ...] = y.split([weight.size(0) for weight in weights], -1)  # type: ignore[no-untyped-call]
+    parts: tuple[Tensor, ...] = y.split([weight.size(0) for weight in weights], -1)
     return parts
 
 

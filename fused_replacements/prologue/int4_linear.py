@@ -22,7 +22,7 @@ is to move: against a bf16 weight the product can be nearly four times as fast.
 When it loses
 -------------
 From some hundred rows on the product is bound by arithmetic, and a dequantised weight in a vendor's library is as fast
-or faster; on a CPU above 8 rows the weight is dequantised for each call. Groups of 32 make short products of 16: the
+or faster; on a CPU above 4 rows the weight is dequantised for each call. Groups of 32 make short products of 16: the
 matrix units wait for scales. On a CPU ``torch.ops.aten._weight_int4pack_mm_for_cpu`` is offered beside it; the weight
 is repacked for it once, and kept twice from then on.
 
@@ -34,7 +34,7 @@ apart, is this library's: it needs no shuffle in a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -43,6 +43,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fused_replacements import _layout
+from fused_replacements._compiled import CompiledKernels, leaves
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
@@ -80,19 +81,65 @@ def _gradient(*arguments: Any) -> list[Tensor]:
     return found
 
 
-_FEW: Final = FewRows(_few_rows, limit=8, arguments=5)
+_FEW: Final = FewRows(_few_rows, limit=4, arguments=5)
+
+
+def _halves(packed: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The weight as two of (N, K/2): the low nibbles of all groups, and the high; joined they would be strided."""
+    pairs = packed.unflatten(1, (scale.size(1), packed.size(1) // scale.size(1)))
+    centre, step = 8.0 if zero is None else zero.float()[..., None], scale.float()[..., None]
+    low, high = ((nibbles.float() - centre) * step for nibbles in (pairs & 15, pairs >> 4))
+    return low.to(dtype).flatten(1), high.to(dtype).flatten(1)
+
+
+_HALVES: Final = CompiledKernels(_halves, 4)
+
+
+def _compiled_halves(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None) -> Sequence[Tensor] | None:
+    """The two halves, or None where no kernel can be had: then the op's compiled definition says why."""
+    if x.dtype is torch.float64 or not x.numel() or not packed.numel():
+        return None
+    arguments = (packed, scale, zero, x.dtype)
+    try:
+        kernel = _HALVES.find(arguments)
+    except Exception:  # the compiler raises many kinds; run_compiled meets the same, and says it
+        return None
+    return None if kernel is None else kernel(leaves(arguments))
+
+
+def _padded(x: Tensor, packed: Tensor) -> Tensor:
+    return F.pad(x, (0, 2 * packed.size(1) - x.size(-1))) if x.size(-1) != 2 * packed.size(1) else x
 
 
 def _on_cpu(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
-    whole = x.size(-1) == 2 * packed.size(1)
-    return _FEW.run(OP.forward, (x, packed, scale, zero, bias), _layout.rows(x) if whole else 0)
+    """Few rows by one reduction; more by one product for each half of the groups, into one sum."""
+    rows, whole = _layout.rows(x), _padded(x, packed)
+    halves = _compiled_halves(x, packed, scale, zero) if rows > _FEW.limit else None
+    if halves is None:
+        return _FEW.run(OP.forward, (whole, packed, scale, zero, bias), rows)
+    low, high = whole.reshape(rows, scale.size(1), 2, -1).unbind(2)
+    first = F.linear(low.flatten(1), halves[0], None if bias is None else bias.to(x.dtype))
+    return torch.addmm(first, high.flatten(1), halves[1].t()).view(*x.shape[:-1], packed.size(0))
+
+
+def _backward_on_cpu(*arguments: Any) -> list[Tensor]:
+    (grad,), (x, packed, scale, zero, bias), _, needs = OP.split(arguments)
+    halves = _compiled_halves(x, packed, scale, zero) if needs[0] else None
+    if halves is None or not grad.numel():
+        found: list[Tensor] = OP.backward.run_compiled(arguments)
+        return found
+    flat = grad.reshape(-1, grad.size(-1))
+    parts = [(flat @ half).unflatten(1, (scale.size(1), half.size(1) // scale.size(1))) for half in halves]
+    whole = torch.stack(parts, 2).flatten(1)[:, : x.size(-1)]
+    bias_gradient = [flat.float().sum(0).to(bias.dtype)] if needs[1] else []
+    return [whole.contiguous().view(x.shape), *bias_gradient]
 
 
 OP = FusedOp(
     "int4_linear(Tensor x, Tensor packed, Tensor scale, Tensor? zero, Tensor? bias) -> Tensor",
     _definition,
     forward=Kernels("int4_linear", "forward", cpu=_on_cpu),
-    backward=Kernels("int4_linear", "backward", "refuses_backward"),
+    backward=Kernels("int4_linear", "backward", "refuses_backward", cpu=_backward_on_cpu),
     gradient=_gradient,
     constant=("packed", "scale", "zero"),
 )

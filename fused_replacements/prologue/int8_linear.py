@@ -21,7 +21,7 @@ be twice as fast.
 When it loses
 -------------
 From some hundred rows on the product is bound by arithmetic, not by the weight, and a dequantised weight in a vendor's
-library is as fast or faster; on a CPU above 8 rows the weight is dequantised for each call.
+library is as fast or faster; on a CPU above 4 rows (16 in bf16) the weight is dequantised for each call.
 ``torch._weight_int8pack_mm`` is offered beside it (no zero point, K a multiple
 of 32: with another K its bf16 result is wrong).
 
@@ -33,7 +33,7 @@ Weight-only int8 as in LLM.int8 (Dettmers et al. 2022) and gpt-fast, without the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -69,11 +69,20 @@ def _gradient(*arguments: Any) -> list[Tensor]:
     return found
 
 
-_FEW = FewRows(_few_rows, limit=8, arguments=5)
+_FEW: Final = FewRows(_few_rows, limit=4, arguments=5)
+ROWS_OF_ATEN: Final = 16
+"""In bf16 PyTorch's own kernel is the faster here, up to some dozens of rows (AVX-512); in fp32 it is the slower."""
 
 
 def _on_cpu(x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
-    return _FEW.run(OP.forward, (x, values, scale, zero, bias), _layout.rows(x))
+    rows = _layout.rows(x)
+    if 0 < rows <= ROWS_OF_ATEN and x.dtype is scale.dtype is torch.bfloat16 and _aten_takes(values, zero):
+        return _torch(x, values, scale, None, bias)
+    return _FEW.run(OP.forward, (x, values, scale, zero, bias), rows)
+
+
+def _aten_takes(values: Tensor, zero: Tensor | None) -> bool:
+    return zero is None and values.numel() > 0 and not values.size(1) % 32
 
 
 OP = FusedOp(
