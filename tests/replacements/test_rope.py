@@ -222,7 +222,7 @@ def test_shapes_that_do_not_fit_are_refused(
     arguments = torch.randn(q), None if k is None else torch.randn(k), torch.randn(table), torch.randn(table)
     # THEN the call raises, the reference too, and supports says the same
     for function in (rope, reference):
-        with pytest.raises(ValueError, match="elements|fit|rotary_dim") as raised:
+        with pytest.raises(ValueError, match=r"elements|fit|rotary_dim") as raised:
             function(*arguments, **given)
         assert message in str(raised.value)
     assert message in str(supports(*arguments, **given))
