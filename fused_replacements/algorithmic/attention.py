@@ -103,13 +103,33 @@ def attention(
     device = q.device.type
     if device == "meta" or q.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         return _attend(
-            q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights
+            q,
+            k,
+            v,
+            mask,
+            causal,
+            scale,
+            mask_keeps,
+            scale_after_mask,
+            dropout if training else 0.0,
+            softcap,
+            need_weights,
         )
     dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):  # on, it would round the mask as well
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         return _attend(
-            q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights
+            q,
+            k,
+            v,
+            mask,
+            causal,
+            scale,
+            mask_keeps,
+            scale_after_mask,
+            dropout if training else 0.0,
+            softcap,
+            need_weights,
         )
 
 

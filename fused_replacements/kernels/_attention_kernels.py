@@ -6,7 +6,8 @@ stride for batch, head and row; channels lie at stride 1. Offsets are 64-bit.
 The gradient of a score is p·(dp − δ) with δ = Σ p·dp over the keys of a query. δ = Σ dout·out, from the rounded output,
 is off by a rounding, which is everything there is where a query sees one key only. The kernel for dq therefore sums
 what is left of it, ε = Σ p·(dp − δ) (0 for an exact δ), corrects dq by ε·Σ p·k, and hands δ + ε to the kernel for dk
-and dv. (In fp32 the output is as exact as its sum, and dq needs no correction.) No atomics: the heads of a group are summed in one program, so that every run gives the same bits.
+and dv. No atomics: the heads of a group are
+summed in one program, so that every run gives the same bits.
 """
 
 from __future__ import annotations
@@ -149,9 +150,7 @@ def flash_backward_q(
     delta_M = tl.sum(dout_MD.to(tl.float32) * out_MD.to(tl.float32), 1)
     lse_M = tl.load(lse + line + row_M, mask=row_M < q_len, other=float("inf"))
     dq_MD = tl.zeros([BLOCK_M, D], tl.float32)
-    ROUNDED: tl.constexpr = out.dtype.element_ty != tl.float32
-    if ROUNDED:
-        mean_MD = tl.zeros([BLOCK_M, D], tl.float32)
+    mean_MD = tl.zeros([BLOCK_M, D], tl.float32)
     left_M = tl.zeros([BLOCK_M], tl.float32)
     low, high = key_range(first_row, BLOCK_M, kv_len, shift, window, CAUSAL, WINDOW, BLOCK_N)
     for first in range(low, high, BLOCK_N):
@@ -170,16 +169,13 @@ def flash_backward_q(
         if SOFTCAP:
             slope_MN = 1.0 - capped_MN * capped_MN
             ds_MN = ds_MN * slope_MN
+            p_MN = p_MN * slope_MN
         dq_MD = tl.dot(ds_MN.to(k_ND.dtype), k_ND, dq_MD, input_precision="ieee")
-        if ROUNDED:
-            if SOFTCAP:
-                p_MN = p_MN * slope_MN
-            mean_MD = tl.dot(p_MN.to(k_ND.dtype), k_ND, mean_MD, input_precision="ieee")
+        mean_MD = tl.dot(p_MN.to(k_ND.dtype), k_ND, mean_MD, input_precision="ieee")
     if SINKS:  # the weights of the keys sum to 1 less that of the sink
         left_M -= delta_M * tl.exp(tl.load(sinks + head).to(tl.float32) - lse_M)
-    if ROUNDED:
-        dq_MD -= left_M[:, None] * mean_MD
-    store_tile(dq + line * HEAD_DIM, dq_MD * scale, row_M, HEAD_DIM, q_len, HEAD_DIM, D)
+    dq_MD = (dq_MD - left_M[:, None] * mean_MD) * scale
+    store_tile(dq + line * HEAD_DIM, dq_MD, row_M, HEAD_DIM, q_len, HEAD_DIM, D)
     tl.store(delta + line + row_M, delta_M + left_M, mask=row_M < q_len)
 
 

@@ -21,6 +21,8 @@ from fused_replacements.kernels._launch import KernelCase, on
 
 WIDEST_HEAD: Final = 256
 """Channels of a head: above it no tile fits in registers and shared memory of every GPU here."""
+WIDEST_FP32_BACKWARD: Final = 64
+"""Products in full fp32 hold whole rows in registers: above it backward spills on NVIDIA GPUs, whatever the tile."""
 
 
 class Tile(NamedTuple):
@@ -48,8 +50,8 @@ TILES: Final[Mapping[tuple[int, int], Tiles]] = {
     # (channels padded to a power of two, bytes of an element)
     (32, 2): Tiles(Tile(128, 64, 8, 2), Tile(64, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1)),
     (64, 2): Tiles(Tile(128, 64, 8, 2), Tile(64, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1)),
-    (128, 2): Tiles(Tile(64, 64, 8, 2), Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(64, 32, 8, 1)),
-    (256, 2): Tiles(Tile(64, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1)),
+    (128, 2): Tiles(Tile(64, 64, 8, 2), Tile(64, 32, 8, 1), Tile(32, 64, 8, 1), Tile(64, 32, 8, 1)),
+    (256, 2): Tiles(Tile(64, 64, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1)),
     (32, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     (64, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     (128, 4): Tiles(Tile(32, 32, 8, 1), Tile(16, 16, 4, 1), Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
@@ -97,6 +99,8 @@ def refuses_backward(dout: Tensor | None, *arguments: Any) -> str | None:
         and (bias.size(-2), bias.size(-1)) != (arguments[0].size(-2), arguments[1].size(-2))
     ):
         return "a bias that is broadcast over queries or keys takes a gradient"
+    if arguments[0].dtype is torch.float32 and padded(arguments[0].size(-1)) > WIDEST_FP32_BACKWARD:
+        return f"in fp32 the gradients of heads of over {WIDEST_FP32_BACKWARD} channels do not fit in registers"
     return refuses(*arguments[:11])
 
 
@@ -224,6 +228,8 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     for label, variant in VARIANTS.items():
         flags = {"CAUSAL": False, "WINDOW": False, "BIAS": NO_BIAS, "SLOPES": False, "SOFTCAP": False, **variant}
         yield _case(flash_forward, f"forward, {label}", choice.forward, head_dim, dtype, flags)
+        if dtype == "fp32" and padded(head_dim) > WIDEST_FP32_BACKWARD:
+            continue
         yield _case(flash_backward_q, f"backward q, {label}", choice.backward_q, head_dim, dtype, flags)
         yield _case(flash_backward_kv, f"backward k v, {label}", choice.backward_kv, head_dim, dtype, flags)
         if label == "bias":
