@@ -42,6 +42,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
 
@@ -203,12 +204,12 @@ class Chain:
     def _prepared(self, arguments: Sequence[Any]) -> _Form | _Refused:
         if len(self._forms) >= MOST_FORMS:
             reason = f"it was called with over {MOST_FORMS} combinations of dtypes, ranks and numbers"
-            return _Refused(self.name, self.fn, reason)
+            return _Refused(_described(self.name, self.fn), self.fn, reason)
         autocast = _autocast(arguments)
         try:
             traced = chain_graph(self.fn, arguments, autocast)
         except NotElementwise as refusal:
-            return _Refused(self.name, self.fn, str(refusal))
+            return _Refused(_described(self.name, self.fn), self.fn, str(refusal))
         places = tuple(i for i, argument in enumerate(arguments) if isinstance(argument, Tensor))
         constants = [None if i in places else argument for i, argument in enumerate(arguments)]
         op = _op(self.name, _of_tensors(self.fn, constants, places, autocast), places, len(traced.outputs))
@@ -271,6 +272,12 @@ def _slug(fn: Function) -> str:
     """What a profile shows of the name of ``fn``: nothing of a lambda's."""
     name = re.sub(r"\W", "", getattr(fn, "__name__", type(fn).__name__)).strip("_")
     return f"_{name}" if name and name != "lambda" else ""
+
+
+def _described(name: str, fn: Function) -> str:
+    """The name, and where the function is written: each of several lambdas gets its own message."""
+    code = getattr(fn, "__code__", None)
+    return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 def _key(arguments: Sequence[Any]) -> object:
