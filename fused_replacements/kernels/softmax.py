@@ -219,7 +219,7 @@ def mask_layout(mask: Tensor) -> MaskLayout | None:
 
 
 def _mask_code(mask: Tensor | None) -> int:
-    return NO_MASK if mask is None else BOOLEAN if mask.dtype is torch.bool else ADDED
+    return NO_MASK if mask is None else ADDED if mask.is_floating_point() else BOOLEAN
 
 
 def refuses(x: Tensor, mask: Tensor | None, *_: object) -> str | None:
@@ -297,13 +297,13 @@ def _gradients(
 
 
 def _mask_arguments(mask: Tensor | None) -> tuple[Tensor | None, bool, MaskLayout]:
-    """The mask as a kernel takes it (booleans as bytes), whether its keys differ, and where its rows are."""
+    """The mask, whether its keys differ, and where its rows are."""
     if mask is None:
         return None, False, MaskLayout(1, 1, 0, 0, 0)
     layout = mask_layout(mask)
     assert layout is not None
     keys = mask.stride(-1) != 0 and mask.size(-1) > 1
-    return mask.view(torch.uint8) if mask.dtype is torch.bool else mask, keys, layout
+    return mask, keys, layout
 
 
 def _shape_of_launch(width: int, whole: Any, looped: Any) -> tuple[Any, int, int]:

@@ -77,9 +77,12 @@ def _scores(x: Tensor, mask: Tensor | None, scale: float, causal: bool, fill: fl
         scores = scores.masked_fill(~_causal_keep(x), fill)
     if mask is None:
         return scores
-    if mask.dtype is torch.bool:
-        return scores.masked_fill(~mask, fill)
-    return scores + _layout.wide(mask)
+    return scores + _layout.wide(mask) if mask.is_floating_point() else torch.where(_keep(mask), scores, fill)
+
+
+def _keep(mask: Tensor) -> Tensor:
+    # through int: the compiler's vectors are of 32-bit elements, and fill from bytes one by one if those are compared
+    return mask.int() != 0
 
 
 def _definition(
@@ -106,16 +109,41 @@ def _gradient(
     x_dtype: torch.dtype,
     needs: list[bool],
 ) -> list[Tensor]:
-    """``ds = y · (dy − Σ y·dy)``; ``dx = scale · ds`` where the score was not masked; the mask's gradient is ``ds``."""
+    """``ds = y · (dy − Σ y·dy)``."""
     wide_y, wide_dy = _layout.wide(y), _layout.wide(dy)
     ds = wide_y * (wide_dy - (wide_y * wide_dy).sum(-1, keepdim=True))
+    return _through_masks(ds, mask, scale, causal, x_dtype, needs)
+
+
+def _upcast_gradient(
+    dy: Tensor,
+    x: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    causal: bool,
+    fill: float,
+    dtype: torch.dtype,
+    needs: list[bool],
+) -> list[Tensor]:
+    """The same from ``x``, with ``y`` never formed before its sum: both sums over a row are taken in one pass."""
+    scores, wide_dy = _scores(x, mask, scale, causal, fill), _layout.wide(dy)
+    e = (scores - scores.amax(-1, keepdim=True)).exp()
+    share = 1.0 / e.sum(-1, keepdim=True)
+    ds = e * share * (wide_dy - (e * wide_dy).sum(-1, keepdim=True) * share)
+    return _through_masks(ds, mask, scale, causal, x.dtype, needs)
+
+
+def _through_masks(
+    ds: Tensor, mask: Tensor | None, scale: float, causal: bool, x_dtype: torch.dtype, needs: list[bool]
+) -> list[Tensor]:
+    """``dx = scale · ds`` where the score was not masked, else 0; the gradient of a mask that was added is ``ds``."""
     found = []
     if needs[0]:
         dx = ds * scale
         if causal:
-            dx = torch.where(_causal_keep(y), dx, 0.0)
-        if mask is not None and mask.dtype is torch.bool:
-            dx = torch.where(mask, dx, 0.0)
+            dx = dx.masked_fill(~_causal_keep(ds), 0.0)
+        if mask is not None and not mask.is_floating_point():
+            dx = torch.where(_keep(mask), dx, 0.0)
         found.append(dx.to(x_dtype))
     if needs[1] and mask is not None:
         found.append(ds.to(mask.dtype))
@@ -138,6 +166,7 @@ UPCAST_OP = FusedOp(
     _definition,
     forward=Kernels("softmax", "forward"),
     backward=Kernels("softmax", "backward_upcast", "refuses_backward"),
+    gradient=_upcast_gradient,
 )
 
 
@@ -153,10 +182,15 @@ def softmax(
     """Softmax of ``scale · x`` (…, keys) under ``mask``, in one kernel; see the module for the order of the steps.
 
     Raises:
+        ValueError: ``mask`` is neither floating nor boolean.
         RuntimeError: ``mask`` can't be broadcast to the shape of ``x``.
         IndexError: ``causal`` and ``x`` has no dimension of queries.
     """
     if mask is not None:
+        if mask.dtype is torch.bool:
+            mask = mask.view(torch.uint8)  # what kernels read
+        elif not mask.is_floating_point():
+            raise ValueError(f"mask is {mask.dtype}; it is added where it is floating, and chooses where it is boolean")
         mask = mask.expand(x.shape)  # a view: broadcast dimensions have stride 0
     if causal:
         x.size(-2)
@@ -167,10 +201,9 @@ def softmax(
 
 def _result_dtype(x: Tensor, mask: Tensor | None) -> torch.dtype:
     """What scale, mask and ``torch.softmax`` give: autocast widens the softmax on a GPU, and not on a CPU."""
-    kind = x.device.type
-    if kind != "cpu" and torch.is_autocast_enabled(kind) and x.dtype is not torch.float64:
+    if not x.is_cpu and torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:
         return torch.float32
-    return x.dtype if mask is None or mask.dtype is torch.bool else torch.promote_types(x.dtype, mask.dtype)
+    return x.dtype if mask is None or not mask.is_floating_point() else torch.promote_types(x.dtype, mask.dtype)
 
 
 def reference(

@@ -157,6 +157,8 @@ def test_a_mask_larger_than_the_scores_is_an_error() -> None:
         softmax(scores(2, 4), scores(3, 2, 4))
     with pytest.raises(RuntimeError, match="expand"):
         softmax(scores(2, 4), scores(2, 3))
+    with pytest.raises(ValueError, match="int64"):
+        softmax(scores(2, 4), torch.ones(4, dtype=torch.int64))
     with pytest.raises(IndexError):
         softmax(scores(4), causal=True)
 
