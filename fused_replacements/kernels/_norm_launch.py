@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements.kernels._launch import ELEMENT_BYTES, KernelCase, on, programs, row_launch
+from fused_replacements.kernels._launch import ELEMENT_BYTES, KernelCase, RowLaunch, on, programs, row_launch
 
 MAX_NORM_BLOCK: Final = 16384
 """The widest row of a norm: above it a program of 1,024 threads spills in backward."""
@@ -20,6 +20,15 @@ MAX_KEPT_BLOCK: Final = 8192
 COLUMN_ROWS: Final = 8
 COLUMN_BLOCK: Final = 128
 COLUMN_WARPS: Final = 4
+
+
+def backward_launch(width: int) -> RowLaunch:
+    """As for other rows, but at most 16 warps where sums are kept: 32 leave a thread 64 registers, and it spills.
+
+    Either way one program fills a processor, with one row in flight.
+    """
+    config = row_launch(width, 4)
+    return RowLaunch(config.block, min(config.warps, 16)) if config.block <= MAX_KEPT_BLOCK else config
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ def launch_backward(
 ) -> RowGradients:  # fmt: skip
     """Gradients of ``norm(h)`` and of ``h`` itself (``dtotal``), by ``backward_rows`` as ``kernel`` names it."""
     rows, width, dh = _layout.rows(h), h.size(-1), _layout.new(h)
-    config = row_launch(width, 4)
+    config = backward_launch(width)
     hold = config.block <= MAX_KEPT_BLOCK
     apart = not hold and (sum_weight or sum_bias)
     count = max(1, min(rows, programs(h.device))) if hold else rows
@@ -147,7 +156,7 @@ def backward_cases(
     kernel: Any, columns: Any, width: int, dtype: str, *, add: bool = False, bias: bool = False
 ) -> Iterator[KernelCase]:
     """The backward that learns weight (and bias): one kernel, or above MAX_KEPT_BLOCK two."""
-    config, size = row_launch(width, 4), ELEMENT_BYTES[dtype] * width
+    config, size = backward_launch(width), ELEMENT_BYTES[dtype] * width
     apart = config.block > MAX_KEPT_BLOCK
     values = {
         **dict.fromkeys(("dy", "x", "total", "h", "weight", "dx", "dh"), f"*{dtype}"),

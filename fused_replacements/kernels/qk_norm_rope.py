@@ -247,7 +247,7 @@ def head_tile(head: int, rotary: int) -> HeadTile:
 
 def refuses(
     q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float,
-    offset: float, cast: str, partial: bool,
+    offset: float, cast: str, half: int, rest: int,
 ) -> str | None:  # fmt: skip
     """A last stride that isn't 1, shapes that don't fit, or a head too wide for one program."""
     if q.size(-1) > MAX_HEAD:
@@ -260,11 +260,11 @@ def refuses(
 
 def refuses_backward(
     dq_out: Tensor | None, dk_out: Tensor | None, q: Tensor, k: Tensor, q_weight: Tensor | None,
-    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, partial: bool,
+    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, half: int, rest: int,
     needs: Sequence[bool],
 ) -> str | None:  # fmt: skip
     """As the forward, and each incoming gradient has strides of its own."""
-    forward_reason = refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, partial)
+    forward_reason = refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, half, rest)
     return forward_reason or _scattered(gradient_of_q=dq_out, gradient_of_k=dk_out)
 
 
@@ -291,7 +291,7 @@ def result_dtype(x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, lla
 
 def forward(
     q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float,
-    offset: float, cast: str, partial: bool,
+    offset: float, cast: str, half: int, rest: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q (B, Hq, S, D) and k (B, Hk, S, D), normed and rotated, contiguous, in one launch."""
     llama, head, rotary = cast == "llama", q.size(-1), cos.size(-1)
@@ -314,7 +314,7 @@ def forward(
 
 def backward(
     dq_out: Tensor | None, dk_out: Tensor | None, q: Tensor, k: Tensor, q_weight: Tensor | None,
-    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, partial: bool,
+    k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, half: int, rest: int,
     needs: Sequence[bool],
 ) -> list[Tensor]:  # fmt: skip
     """The gradients that ``needs`` asks for, of q, k and their weights. One whose result was not used gets zeros."""
@@ -364,8 +364,9 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
 def _cases(label: str, head: int, rotary: int, dtype: str) -> Iterator[KernelCase]:
     tile, size, pointer = head_tile(head, rotary), ELEMENT_BYTES[dtype], f"*{dtype}"
     shape = {"HEAD": head, "HALF": rotary // 2, "TILE": tile.heads, "BLOCK_H": tile.half, "BLOCK_P": tile.rest}
-    heads = size * tile.heads * head
-    angles = 2 * size * rotary
+    rest = tile.rest if head > rotary else 0
+    heads = size * tile.heads * (2 * tile.half + rest)  # as the tiles count: lanes that pad a head are masked off
+    weight, angles = size * (2 * tile.half + rest), 4 * size * tile.half
     names = ("q", "k", "dq", "dk", "dq_out", "dk_out", "q_out", "k_out", "q_weight", "k_weight", "cos", "sin")
     values = {
         **dict.fromkeys(names, pointer), "dq_weight": "*fp32", "dk_weight": "*fp32",
@@ -373,8 +374,8 @@ def _cases(label: str, head: int, rotary: int, dtype: str) -> Iterator[KernelCas
         "eps": "fp32", "offset": "fp32", "LLAMA": True, "SUM_Q": True, "SUM_K": True, **shape,
     }  # fmt: skip
     for kernel, name, loads, stores in (
-        (qk_norm_rope_forward, "forward", 2 * heads + 2 * size * head + angles, 2 * heads),
-        (qk_norm_rope_backward, "backward", 4 * heads + 2 * size * head + 2 * angles, 2 * heads + 2 * 4 * head),
+        (qk_norm_rope_forward, "forward", 2 * heads + 2 * weight + angles, 2 * heads),
+        (qk_norm_rope_backward, "backward", 4 * heads + 2 * weight + 2 * angles, 2 * heads + 8 * weight // size),
     ):
         strides = {name: "i64" for name in kernel.arg_names if name.endswith("_stride")}
         known: dict[str, Any] = {**values, **strides}

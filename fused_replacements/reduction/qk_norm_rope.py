@@ -48,65 +48,85 @@ from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
 from fused_replacements._supports import first_reason, floating, same_device
 from fused_replacements.reduction.add_rms_norm import definition as rms_norm
-from fused_replacements.reduction.add_rms_norm import gradient as rms_norm_gradient
 
 Cast = Literal["llama", "gemma"]
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, partial: bool) -> Tensor:
-    """``x`` (B, H, S, D) with its first R columns rotated, as models write it.
+def _parts(x: Tensor, half: int, rest: int) -> list[Tensor]:
+    """First and second half of the rotated columns, and the ``rest`` that pass.
 
-    ``partial`` says that R is less than D: sizes are symbols to the compiler, and a kernel must not depend on whether
-    two of them happened to be equal when it was built.
+    Both numbers are constants of the op: sizes are symbols to the compiler, which vectorises no loop over a symbolic
+    half, and builds one kernel for heads that are rotated whole and in part.
     """
-    cos, sin, rotary = cos.unsqueeze(1), sin.unsqueeze(1), cos.size(-1)
-    first, second = x[..., : rotary // 2], x[..., rotary // 2 : rotary]
-    turned = torch.cat((-second, first), -1)
-    rotated = (x[..., :rotary] if partial else x) * cos + turned * sin
-    return torch.cat((rotated, x[..., rotary:]), -1) if partial else rotated
+    parts = [x[..., :half], x[..., half : 2 * half]]
+    return [*parts, x[..., 2 * half :]] if rest else parts
 
 
-def _rotated_back(dy: Tensor, cos: Tensor, sin: Tensor, partial: bool) -> Tensor:
-    """The gradient of what ``_rotated`` was given, in fp32."""
-    dy, cos, sin, rotary = _layout.wide(dy), _layout.wide(cos), _layout.wide(sin), cos.size(-1)
-    turning = dy[..., :rotary] if partial else dy
-    weighted = turning * sin.unsqueeze(1)
-    turned = torch.cat((weighted[..., rotary // 2 :], -weighted[..., : rotary // 2]), -1)
-    back = turning * cos.unsqueeze(1) + turned
-    return torch.cat((back, dy[..., rotary:]), -1) if partial else back
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor, half: int, rest: int) -> Tensor:
+    """``x`` (B, H, S, D) with its first columns rotated: ``x·cos + (−second, first)·sin``, as models write it."""
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    first, second, *passing = _parts(x, half, rest)
+    turned = first * cos[..., :half] - second * sin[..., :half]
+    return torch.cat((turned, second * cos[..., half:] + first * sin[..., half:], *passing), -1)
+
+
+def _rotated_back(dy: Tensor, cos: Tensor, sin: Tensor, half: int, rest: int) -> list[Tensor]:
+    """The gradient of what ``_rotated`` was given, in fp32, part by part."""
+    cos, sin = _layout.wide(cos).unsqueeze(1), _layout.wide(sin).unsqueeze(1)
+    first, second, *passing = _parts(_layout.wide(dy), half, rest)
+    back = first * cos[..., :half] + second * sin[..., half:]
+    return [back, second * cos[..., half:] - first * sin[..., :half], *passing]
 
 
 def _definition(
     q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float,
-    offset: float, cast: str, partial: bool,
+    offset: float, cast: str, half: int, rest: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    q = _rotated(rms_norm(q, q_weight, eps, offset, cast), cos, sin, partial)
-    return q, _rotated(rms_norm(k, k_weight, eps, offset, cast), cos, sin, partial)
+    q = _rotated(rms_norm(q, q_weight, eps, offset, cast), cos, sin, half, rest)
+    return q, _rotated(rms_norm(k, k_weight, eps, offset, cast), cos, sin, half, rest)
 
 
 def _gradient(
     dq: Tensor | None, dk: Tensor | None, q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None,
-    cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, partial: bool, needs: list[bool],
+    cos: Tensor, sin: Tensor, eps: float, offset: float, cast: str, half: int, rest: int, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     """Of q, k and their weights, where ``needs`` says so; zeros of one whose result was not used."""
-    q_found = _one_gradient(dq, q, q_weight, cos, sin, eps, offset, cast, partial, [needs[0], needs[2]])
-    k_found = _one_gradient(dk, k, k_weight, cos, sin, eps, offset, cast, partial, [needs[1], needs[3]])
+    q_found = _one_gradient(dq, q, q_weight, cos, sin, eps, offset, half, rest, [needs[0], needs[2]])
+    k_found = _one_gradient(dk, k, k_weight, cos, sin, eps, offset, half, rest, [needs[1], needs[3]])
     return [*q_found[: needs[0]], *k_found[: needs[1]], *q_found[needs[0] :], *k_found[needs[1] :]]
 
 
 def _one_gradient(
     dy: Tensor | None, x: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, eps: float, offset: float,
-    cast: str, partial: bool, needs: list[bool],
+    half: int, rest: int, needs: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     if dy is None:
         wanted = zip((x, weight), needs, strict=True)
         return [torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t, need in wanted if need and t is not None]
-    return rms_norm_gradient(_rotated_back(dy, cos, sin, partial), x, weight, eps, offset, cast, needs)
+    h = _layout.wide(x)
+    r = torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    dn, parts = _rotated_back(dy, cos, sin, half, rest), _parts(h, half, rest)
+    found = []
+    if needs[0]:
+        scales = None if weight is None else _parts(_layout.wide(weight) + offset, half, rest)
+        g = dn if scales is None else [one * scale for one, scale in zip(dn, scales, strict=True)]
+        found.append(_through_norm(g, parts, r, 2 * half + rest).to(x.dtype))
+    if needs[1] and weight is not None:
+        sums = [(one * (part * r)).sum((0, 1, 2)) for one, part in zip(dn, parts, strict=True)]
+        found.append(torch.cat(sums).to(weight.dtype))
+    return found
+
+
+def _through_norm(g: list[Tensor], parts: list[Tensor], r: Tensor, size: int) -> Tensor:
+    """``g·r − h·mean(g·h)·r³`` of heads of ``size`` in ``parts`` h, in the order of eager code."""
+    along = sum((one * part).sum(-1, keepdim=True) for one, part in zip(g, parts, strict=True)) / size
+    bound = along * (r * r * r)
+    return torch.cat([one * r - part * bound for one, part in zip(g, parts, strict=True)], -1)
 
 
 OP = FusedOp(
     "qk_norm_rope(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps, "
-    "float offset, str cast, bool partial) -> (Tensor, Tensor)",
+    "float offset, str cast, int half, int rest) -> (Tensor, Tensor)",
     _definition,
     forward=Kernels("qk_norm_rope", "forward"),
     backward=Kernels("qk_norm_rope", "backward", "refuses_backward"),
@@ -140,8 +160,8 @@ def qk_norm_rope(
     if cos.requires_grad or sin.requires_grad:
         if not torch.compiler.is_compiling():
             say_unfused("qk_norm_rope", "cos or sin needs a gradient")
-        return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
-    q_out, k_out = OP(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
+        return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, *_sizes(q, cos))
+    q_out, k_out = OP(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, *_sizes(q, cos))
     return q_out, k_out
 
 
@@ -158,11 +178,13 @@ def reference(
     cast: Cast = "llama",
 ) -> tuple[Tensor, Tensor]:
     """The definition, op by op."""
-    return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
+    return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, *_sizes(q, cos))
 
 
-def _partial(q: Tensor, cos: Tensor) -> bool:
-    return cos.size(-1) != q.size(-1)
+def _sizes(q: Tensor, cos: Tensor) -> tuple[int, int]:
+    """Half of the rotated columns of a head, and how many pass."""
+    rotary = cos.size(-1)
+    return rotary // 2, q.size(-1) - rotary
 
 
 def _misfit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> str | None:
@@ -205,7 +227,7 @@ def supports(
         floating(q=q, k=k, q_weight=q_weight, k_weight=k_weight, cos=cos, sin=sin),
         _misfit(q, k, cos, sin) or _weight_misfit(q.size(-1), q_weight=q_weight, k_weight=k_weight),
         same_device(q=q, k=k, q_weight=q_weight, k_weight=k_weight, cos=cos, sin=sin),
-    ) or OP.refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, _partial(q, cos))
+    ) or OP.refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, *_sizes(q, cos))
 
 
 def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Sample]:
