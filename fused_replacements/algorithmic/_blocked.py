@@ -197,6 +197,11 @@ def _bias_block(bias: Tensor, block: Block) -> Tensor:
     return bias[tuple(slice(None) if size == 1 else part for size, part in zip(bias.shape, parts, strict=True))]
 
 
+def _positions(part: slice, like: Tensor) -> Tensor:
+    """In 32 bits: the compiler vectorises no arithmetic in 64, and the kernel would take twenty times as long."""
+    return torch.arange(part.start, part.stop, dtype=torch.int32, device=like.device)
+
+
 def _terms(problem: Problem, block: Block) -> _scores.Terms:
     kv_heads, groups = problem.k.size(1), problem.groups
     bias, slopes, sinks = problem.bias, problem.slopes, problem.sinks
@@ -209,8 +214,8 @@ def _terms(problem: Problem, block: Block) -> _scores.Terms:
         bias,
         slopes,
         None if sinks is None else sinks.view(kv_heads, groups, 1, 1),
-        torch.arange(block.rows.start, block.rows.stop, device=problem.q.device)[:, None] + problem.shift,
-        torch.arange(block.columns.start, block.columns.stop, device=problem.q.device)[None, :],
+        _positions(block.rows, problem.q)[:, None] + problem.shift,
+        _positions(block.columns, problem.q)[None, :],
         problem.scale,
         problem.softcap,
         problem.window,

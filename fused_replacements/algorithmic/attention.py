@@ -62,6 +62,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from fused_replacements._autocast import product_dtype
 from fused_replacements._layout import wide
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
@@ -100,37 +101,12 @@ def attention(
         (batch, heads, q_len, value_dim) in q's dtype (autocast: in its dtype), and with ``need_weights`` the
         probabilities (batch, heads, q_len, kv_len) beside it.
     """
-    device = q.device.type
-    if device == "meta" or q.dtype is torch.float64 or not torch.is_autocast_enabled(device):
-        return _attend(
-            q,
-            k,
-            v,
-            mask,
-            causal,
-            scale,
-            mask_keeps,
-            scale_after_mask,
-            dropout if training else 0.0,
-            softcap,
-            need_weights,
-        )
-    dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):  # on, it would round the mask as well
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-        return _attend(
-            q,
-            k,
-            v,
-            mask,
-            causal,
-            scale,
-            mask_keeps,
-            scale_after_mask,
-            dropout if training else 0.0,
-            softcap,
-            need_weights,
-        )
+    settings = (causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights)
+    dtype = product_dtype(q)
+    if dtype is None:
+        return _attend(q, k, v, mask, *settings)
+    with torch.autocast(q.device.type, enabled=False):  # on, it would round the mask as well
+        return _attend(q.to(dtype), k.to(dtype), v.to(dtype), mask, *settings)
 
 
 def _attend(
@@ -153,7 +129,7 @@ def _attend(
         out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
         return (out, weights) if need_weights else out
     call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
-    out = scaled_dot_product_attention(*call.tensors, dropout, call.is_causal, scale=scale, enable_gqa=call.grouped)
+    out = scaled_dot_product_attention(*call.tensors, dropout, call.is_causal, scale=scale, enable_gqa=bool(call.grouped))
     return out if q.dim() >= 4 else out[(0,) * (4 - q.dim())]
 
 

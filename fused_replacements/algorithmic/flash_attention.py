@@ -54,6 +54,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
 from fused_replacements._op import FusedOp
@@ -89,8 +90,8 @@ def _definition(
         None if bias is None else bias.unflatten(1, (kv_heads, groups) if bias.size(1) > 1 else (1, 1)),
         None if slopes is None else slopes.view(-1, kv_heads, groups, 1, 1),
         None if sinks is None else sinks.view(kv_heads, groups, 1, 1),
-        torch.arange(q_len, device=q.device)[:, None] + shift,
-        torch.arange(kv_len, device=q.device)[None, :],
+        torch.arange(q_len, dtype=torch.int32, device=q.device)[:, None] + shift,
+        torch.arange(kv_len, dtype=torch.int32, device=q.device)[None, :],
         scale,
         softcap,
         window,
@@ -130,9 +131,8 @@ def flash_attention(
 
     Under autocast q, k and v are cast to its dtype; bias, slopes and sinks are read as they are.
     """
-    device = q.device.type
-    if device != "meta" and torch.is_autocast_enabled(device) and q.dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(device)
+    dtype = product_dtype(q)
+    if dtype is not None:
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     return OP(*_arguments(q, k, v, bias, causal, window, softcap, scale, alibi_slopes, sinks))  # type: ignore[no-any-return]
 

@@ -49,6 +49,7 @@ from torch import Tensor
 
 from fused_replacements import _layout
 from fused_replacements._activations import ACTIVATIONS, find_activation
+from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
@@ -161,9 +162,8 @@ def linear_epilogue(
         ValueError: no activation has that name.
     """
     find_activation(activation)
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(device)
+    dtype = product_dtype(x)
+    if dtype is not None:
         x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     keep = activation != "identity" and torch.is_grad_enabled() and _learns(x, weight, bias)
     if residual is None or (residual.shape[:-1] == x.shape[:-1] and residual.size(-1) == weight.size(int(conv1d))):

@@ -41,6 +41,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
+from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Composed
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Replacement, Sample
@@ -193,8 +194,9 @@ def packed_linear(
     given = [None] * count if biases is None else biases
     if len(given) != count:
         raise ValueError(f"{len(given)} biases were given for {count} weights")
-    if torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:
-        x = x.to(torch.get_autocast_dtype(x.device.type))
+    dtype = product_dtype(x)
+    if dtype is not None:
+        x = x.to(dtype)
     elif x.dtype is not weights[0].dtype:
         raise ValueError(f"x is {x.dtype}, and the weights are {weights[0].dtype}")
     empty = [None] * (MOST - count)
@@ -231,7 +233,7 @@ def _fits(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None])
             return f"bias {i} has shape {tuple(bias.shape)}, and its weight {weight.size(0)} output features"
         if weight.dtype is not weights[0].dtype:
             return f"weight {i} is {weight.dtype}, and weight 0 {weights[0].dtype}"
-    if x.dtype is not weights[0].dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype is not weights[0].dtype and product_dtype(x) is None:
         return f"x is {x.dtype}, and the weights are {weights[0].dtype}"
     return None
 

@@ -43,6 +43,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fused_replacements import _layout
+from fused_replacements._autocast import product_dtype
 from fused_replacements._compiled import CompiledKernels, leaves
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
@@ -149,9 +150,9 @@ def int4_linear(
     x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """``x`` (…, K) times the weight that ``packed``, ``scale`` and ``zero`` stand for: (…, N)."""
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
-        x = x.to(torch.get_autocast_dtype(device))
+    dtype = product_dtype(x)
+    if dtype is not None:
+        x = x.to(dtype)
     if scale.requires_grad and torch.is_grad_enabled():
         say_unfused("int4_linear", "the scale is learned")
         return _definition(x, packed, scale, zero, bias)

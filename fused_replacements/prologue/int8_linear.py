@@ -40,6 +40,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
+from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
@@ -99,9 +100,9 @@ def int8_linear(
     x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """``x`` (…, K) times the weight that ``values``, ``scale`` and ``zero`` stand for: (…, N)."""
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
-        x = x.to(torch.get_autocast_dtype(device))
+    dtype = product_dtype(x)
+    if dtype is not None:
+        x = x.to(dtype)
     if scale.requires_grad and torch.is_grad_enabled():
         say_unfused("int8_linear", "the scale is learned")
         return _definition(x, values, scale, zero, bias)

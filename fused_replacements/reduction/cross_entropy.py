@@ -29,7 +29,8 @@ besides, in fp32 where models upcast. On a GPU the logits of ignored rows are no
 When it loses
 -------------
 On a GPU with fewer rows than processors: one program reads a row. Where the logits come from a linear layer and memory
-is short, ``linear_cross_entropy`` never holds them all.
+is short, ``linear_cross_entropy`` never holds them all. A call of a few thousand elements costs some 15 µs more than
+PyTorch's on a CPU.
 
 Source
 ------
@@ -45,6 +46,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Kernels, Op
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
@@ -181,7 +183,7 @@ def check_options(reduction: str, label_smoothing: float, softcap: float | None)
 
 def loss_dtype(logits: Tensor) -> torch.dtype:
     """The dtype of the loss of ``F.cross_entropy``: that of the logits, and fp32 under autocast."""
-    if torch.is_autocast_enabled(logits.device.type) and logits.dtype is not torch.float64:
+    if product_dtype(logits) is not None:
         return torch.float32
     return logits.dtype
 

@@ -22,12 +22,17 @@ Bytes moved
 -----------
 Logits in memory at once: a chunk of at most 128 MiB and an eighth of all, instead of all of them two to five times
 (the logits, their fp32 copy, log-probabilities and gradients). Beside it one fp32 array of the size of ``hidden``.
-Measured on a CPU for 4,096 rows, 512 dimensions and 32,000 classes, PEAK.
+Peak of a training step on a CPU, gradients included, for 512 dimensions and 32,000 classes, where the model writes
+``cross_entropy(linear(hidden, weight).float(), target)``:
+
+* 4,096 rows in fp32: 125 MiB instead of 1,500 (eager) or 500 (``torch.compile``);
+* 2,048 rows in bf16: 33 MiB instead of 750 (eager) or 131 (``torch.compile``).
 
 When it loses
 -------------
-It multiplies four times where PyTorch multiplies three times, and so takes up to a third longer where the products
-dominate, which is nearly always: MEASURED. Use it where the logits don't fit, or where the memory buys a larger batch.
+In time, nearly always: it multiplies four times where PyTorch multiplies three times. The same two steps on a CPU ran
+at 0.72 and 1.13 times the speed of eager (which spends more on the fp32 copies in bf16), and at 0.58 and 0.72 times
+that of ``torch.compile``. Use it where the logits don't fit, or where the memory buys a larger batch.
 
 Source
 ------
@@ -45,6 +50,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
+from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Composed
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
@@ -208,9 +214,8 @@ def linear_cross_entropy(
     whole.check_options(reduction, label_smoothing, softcap)
     _check_sizes(hidden, weight, target, bias)
     dtype = dtype or whole.loss_dtype(hidden)
-    kind = hidden.device.type
-    if torch.is_autocast_enabled(kind) and hidden.dtype is not torch.float64:
-        low = torch.get_autocast_dtype(kind)
+    low = product_dtype(hidden)
+    if low is not None:
         hidden, weight, bias = hidden.to(low), weight.to(low), bias if bias is None else bias.to(low)
     return OP(  # type: ignore[no-any-return]
         hidden, weight, bias, target, ignore_index, reduction, label_smoothing, softcap or 0.0, dtype
@@ -258,11 +263,14 @@ def supports(
     target: Tensor,
     bias: Tensor | None = None,
     *,
+    ignore_index: int = -100,
     reduction: whole.Reduction = "mean",
-    **_: object,
+    label_smoothing: float = 0.0,
+    softcap: float | None = None,
+    dtype: torch.dtype | None = None,
 ) -> str | None:
     """None, or why these arguments would not run in chunks."""
-    autocast = torch.is_autocast_enabled(hidden.device.type)
+    autocast = product_dtype(hidden) is not None
     dtypes = {tensor.dtype for tensor in (hidden, weight, bias) if tensor is not None}
     return first_reason(
         floating(hidden=hidden, weight=weight, bias=bias),
