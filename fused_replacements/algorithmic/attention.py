@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -129,7 +129,9 @@ def _attend(
         out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
         return (out, weights) if need_weights else out
     call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
-    grouped = {"enable_gqa": True} if call.grouped else {}  # a branch: to the compiler the comparison is symbolic
+    grouped: dict[str, Any] = (
+        {"enable_gqa": True} if call.grouped else {}
+    )  # a branch: to the compiler the comparison is symbolic
     out = scaled_dot_product_attention(*call.tensors, dropout, call.is_causal, scale=scale, **grouped)
     return out if q.dim() >= 4 else out[(0,) * (4 - q.dim())]
 

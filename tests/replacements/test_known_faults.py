@@ -168,7 +168,7 @@ def test_a_frozen_head_still_trains_what_is_before_it() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", ["expanded", "transposed"])
+@pytest.mark.parametrize("how", ["expanded", pytest.param("transposed", marks=pytest.mark.slow)])
 def test_incoming_gradients_have_strides_of_their_own(name: str, how: str) -> None:
     replacement, sample = find(name), sample_of(name, labels(name)[0], 6, 32, torch.float32)
 
