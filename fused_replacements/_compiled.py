@@ -1,8 +1,9 @@
 """CPU kernels: the PyTorch compiler turns a reference into C++, once for each class of inputs, cached on disk.
 
 A kernel is built for dtypes, ranks, the pattern of size-1 and contiguous dimensions and the constants; sizes stay
-symbolic, so that a new sequence length compiles nothing. ``torch.compile`` itself costs 15 to 40 µs a call for its
-guards; the inner graph is called here directly, which costs about 5.
+symbolic, so that a new sequence length compiles nothing, unless the definition asks about sizes and gets another
+answer. ``torch.compile`` itself costs 15 to 40 µs a call for its guards; the inner graph is called here directly, which
+costs about 5.
 
 Inductor keeps what it built under ``TORCHINDUCTOR_CACHE_DIR``, so a second process links instead of compiling.
 """
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from fused_replacements._sizes import Conditions
 
 Argument = Any  # a tensor, a list of tensors, None, or a constant: float, int, bool, str, list of bool
 Definition = Callable[..., Any]  # a plain PyTorch function of such arguments
@@ -63,10 +66,13 @@ def layout_class(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.dtype, ones, strides)
 
 
-def build(definition: Definition, arguments: Sequence[Argument], threads: int) -> Boxed:
+def build(definition: Definition, arguments: Sequence[Argument], threads: int) -> tuple[Boxed, Conditions]:
     """The compiled graph of ``definition`` for arguments of the class of these, on ``threads`` threads.
 
-    Raises whatever the compiler raises, where it can't: no C++ compiler, an op that it doesn't know.
+    With it come the conditions on sizes and strides under which it is right for others of the class.
+
+    Raises:
+        Exception: whatever the compiler raises where it can't: no C++ compiler, an op that it doesn't know.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -87,7 +93,7 @@ def build(definition: Definition, arguments: Sequence[Argument], threads: int) -
             with config.patch({"cpp.threads": threads, "size_asserts": False}):
                 compiled = compile_fx_inner(graph, fakes)
     inner = getattr(compiled, "current_callable", None)
-    return inner if callable(inner) else compiled
+    return inner if callable(inner) else compiled, Conditions(mode.shape_env, fakes)
 
 
 def _symbolic(tensors: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
@@ -105,7 +111,7 @@ def _symbolic(tensors: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
     return mode, [fake(tensor) for tensor in tensors]
 
 
-def _in_clean_thread(work: Callable[[], Boxed]) -> Boxed:
+def _in_clean_thread(work: Callable[[], tuple[Boxed, Conditions]]) -> tuple[Boxed, Conditions]:
     """``work`` with none of the caller's thread-local state: modes, autocast, inference mode, skipped dispatch keys.
 
     All of those would otherwise be traced into the kernel that later callers share.
@@ -147,7 +153,7 @@ class CompiledKernels:
         self._definition = definition
         self._shapes_of = shape_key(count)
         self._by_shape: dict[object, Boxed | None] = {}
-        self._by_class: dict[object, Boxed] = {}
+        self._by_class: dict[object, list[tuple[Boxed, Conditions]]] = {}
 
     def find(self, arguments: Sequence[Argument]) -> Boxed | None:
         """The kernel for ``arguments``, or None where the definition itself is to run: fp64, and nothing to compute.
@@ -166,8 +172,8 @@ class CompiledKernels:
 
     @property
     def built(self) -> int:
-        """How many classes of inputs have a kernel: it must not grow with the sequence length."""
-        return len(self._by_class)
+        """How many kernels there are: it must not grow with the sequence length."""
+        return sum(map(len, self._by_class.values()))
 
     def _of_class(self, arguments: Sequence[Argument]) -> Boxed:
         tensors = leaves(arguments)
@@ -177,6 +183,9 @@ class CompiledKernels:
         constants = with_leaves(arguments, [_PLACE] * len(tensors))
         key = (threads, repr(classes), repr(constants))
         with _lock:
-            if key not in self._by_class:
-                self._by_class[key] = _in_clean_thread(lambda: build(self._definition, arguments, threads))
-            return self._by_class[key]
+            known = self._by_class.setdefault(key, [])
+            for kernel, conditions in known:
+                if conditions.hold(tensors):
+                    return kernel
+            known.append(_in_clean_thread(lambda: build(self._definition, arguments, threads)))
+            return known[-1][0]

@@ -15,13 +15,16 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from fused_replacements._compiled import CompiledKernels, leaves
+from fused_replacements._compiled import Boxed, CompiledKernels, leaves
 from fused_replacements._layout import wide
 from fused_replacements._paths import Chosen, say_unfused
 from fused_replacements.algorithmic import _scores
+from fused_replacements.algorithmic._whole import whole
 
 BLOCK_SCORES: Final = 1 << 20
 """Scores in a block: 4 MB in fp32, about the second-level caches of two cores."""
+SMALL_SCORES: Final = 1 << 16
+"""At or below it all is one compiled graph: the blocks' slices and views cost 0.1 ms a call."""
 LEAST_ROWS: Final = 32
 """Fewer rows would leave the matrix products waiting for k."""
 
@@ -34,6 +37,7 @@ class Between(NamedTuple):
 
 
 _WEIGHTS: Final = Between(_scores.weights, CompiledKernels(_scores.weights, 1 + len(_scores.Terms._fields)))
+_WHOLE: Final = Between(whole, CompiledKernels(whole, 11))
 _GRADIENTS: Final = Between(_scores.gradients, CompiledKernels(_scores.gradients, 3 + len(_scores.Terms._fields)))
 
 
@@ -106,6 +110,8 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """``out`` like q, and ``lse`` (batch, heads, q_len) in fp32."""
     problem = Problem(*arguments)
     q, k, v = problem.q, problem.k, problem.v
+    if q.size(0) * q.size(1) * q.size(2) * k.size(2) <= SMALL_SCORES and (kernel := _compiled(_WHOLE, arguments)):
+        return kernel(leaves(arguments))
     out = q.new_zeros(q.shape[:3] + v.shape[3:])
     lse = q.new_full(q.shape[:3], float("inf"), dtype=wide(q).dtype)
     for block in blocks(problem):
@@ -226,11 +232,16 @@ def _terms(problem: Problem, block: Block) -> _scores.Terms:
 def _between(between: Between, problem: Problem, block: Block, products: Tensor, *more: Tensor) -> Any:
     """Run ``between`` on one block: compiled where it can be, op by op where not."""
     arguments = (products.view(_block_shape(problem, block)), *more, *_terms(problem, block))
-    if Chosen.cpu != "compiled" or products.device.type != "cpu":
-        return between.definition(*arguments)
+    kernel = _compiled(between, arguments)
+    return between.definition(*arguments) if kernel is None else kernel(leaves(arguments))
+
+
+def _compiled(between: Between, arguments: Sequence[Any]) -> Boxed | None:
+    """The compiled kernel for ``arguments``, or None where the definition is to run op by op."""
+    if Chosen.cpu != "compiled" or arguments[0].device.type != "cpu":
+        return None
     try:
-        kernel = between.compiled.find(arguments)
+        return between.compiled.find(arguments)
     except Exception as error:  # the compiler raises many kinds: no g++, no headers
         say_unfused("flash_attention", f"its softmax could not be compiled ({type(error).__name__}: {error})"[:300])
-        return between.definition(*arguments)
-    return between.definition(*arguments) if kernel is None else kernel(leaves(arguments))
+        return None

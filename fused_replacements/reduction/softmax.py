@@ -298,7 +298,7 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
     padding = torch.where(keep(1, 1, 1, width), 0.0, lowest).to(dtype)
     yield Sample("scale", (scores(),), {"scale": scale})
     yield Sample("scale, padding mask", (scores(), padding), {"scale": scale, "dtype": dtype})
-    yield Sample("position bias", (scores(), torch.randn(1, heads, queries, width, dtype=dtype, device=device)))
+    yield Sample("position bias", (scores() / 3, torch.randn(1, heads, queries, width, dtype=dtype, device=device)))
     yield Sample("boolean mask", (scores(), keep(1, 1, queries, width)), {"scale": scale})
     yield Sample("causal", (scores(),), {"scale": scale, "causal": True, "fill": lowest})
     yield Sample(

@@ -9,6 +9,8 @@ import pytest
 
 from auditor.cli import main
 from auditor.engine.rules import load_rules
+from fused_replacements import cpu_path
+from fused_replacements._registry import HOME
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -34,3 +36,16 @@ def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixt
         assert main([verb, "--help"]) == 0
         shown = capsys.readouterr().out
         assert all(option in shown for option in named_options), verb
+
+
+def test_the_table_of_replacements_is_complete() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(docs/replacements/(\w+)\.md\) \|.*\| (\w+) \|$", README, re.MULTILINE)
+    assert all(name == page for name, page, _ in rows)
+    assert {name: family for name, _, family in rows} == dict(HOME)
+    assert all((Path(__file__).resolve().parents[2] / "docs" / "replacements" / f"{name}.md").exists() for name in HOME)
+
+
+def test_the_example_of_replacements_runs() -> None:
+    code = next(block for block in README.split("```python")[1:] if "fused_replacements" in block).split("```")[0]
+    with cpu_path("reference"):
+        exec(compile(code, "README.md", "exec"), {})
