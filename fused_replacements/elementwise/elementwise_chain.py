@@ -27,8 +27,10 @@ kernel moves 2. Backward reads the inputs and the gradients, recomputes what lie
 When it loses
 -------------
 Where an input is broadcast and learns, its gradient is a sum, which the compiler may put in a kernel of its own. Chains
-of one op. A chain of expensive functions on few elements recomputes them in backward. Functions made anew at each call
-(a lambda over a changing number) are compiled for each number.
+of one op. On a CPU, chains whose time is a tanh: PyTorch's own comes from MKL and is faster than the compiler's vectors
+(0.6 to 0.8 times eager, where chains of sigmoid, products and sums are 2.3 to 2.4 times as fast). At a few elements a
+call costs some 5 µs over eager, with gradients 20 to 40. Functions made anew at each call (a lambda over a changing
+number) are compiled for each number.
 
 Source
 ------
