@@ -111,7 +111,8 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     problem = Problem(*arguments)
     q, k, v = problem.q, problem.k, problem.v
     if q.size(0) * q.size(1) * q.size(2) * k.size(2) <= SMALL_SCORES and (kernel := _compiled(_WHOLE, arguments)):
-        return kernel(leaves(arguments))
+        out, lse = kernel(leaves(arguments))
+        return out, lse
     out = q.new_zeros(q.shape[:3] + v.shape[3:])
     lse = q.new_full(q.shape[:3], float("inf"), dtype=wide(q).dtype)
     for block in blocks(problem):
