@@ -47,6 +47,9 @@ which kernel a call lands on and why, and ``supports`` refuses. On a CPU that is
 and a value_dim that is not head_dim. With few queries (decoding) the scores are small, and the gain is one of
 launches. A boolean mask for ``lower_right`` costs q_len * kv_len bytes and keeps SDPA from its flash kernel on a GPU.
 
+In backward SDPA's kernels take Σ p·dp from the rounded output. Where a query sees a handful of keys that is off by a
+rounding of v, and the gradients of q and k by several times what the parts are off; ``flash_attention`` corrects it.
+
 Source
 ------
 Dao, FlashAttention-2, 2023; Rabe and Staats, Self-attention does not need O(n²) memory, 2021; both as PyTorch has them.
