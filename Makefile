@@ -13,10 +13,12 @@ audit: $(VENV)/.installed  ## profile an example and print its report
 	$(BIN)/fusion-audit run examples/llama_block.py
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --ignore tests/replacements
+	$(BIN)/python -m pytest -m "not slow" tests/replacements -n 2 --dist loadgroup
 
 test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/replacements
+	$(BIN)/python -m pytest tests/replacements -n 2 --dist loadgroup
 
 kernels: $(VENV)/.installed  ## compile every Triton kernel for four GPUs and print what the gates say
 	$(BIN)/python -m fused_replacements.gates

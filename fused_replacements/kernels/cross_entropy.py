@@ -18,10 +18,10 @@ from fused_replacements import _layout
 from fused_replacements.kernels._activations import tanh
 from fused_replacements.kernels._launch import ELEMENT_BYTES, KernelCase, RowLaunch, on, row_launch
 
-WIDEST_TRIP = 8192
-"""Columns of one trip of forward: 16 warps of 16 elements a thread, enough loads in flight for one program."""
-WIDEST_TILE = 4096
-"""Columns of one program of backward, which has a second array in flight: what it writes."""
+WIDEST_TRIP, HELD_FORWARD = 4096, 4
+"""Columns of one trip of forward, and the arrays of them in registers: logits, two sums, and where smoothed a third."""
+WIDEST_TILE, HELD_BACKWARD = 4096, 2
+"""Columns of one program of backward, and its arrays: logits and their gradient."""
 
 
 @triton.jit
@@ -136,8 +136,8 @@ def refuses_columns(row_grad: Tensor, logits: Tensor, *_: object) -> str | None:
     return refuses(logits)
 
 
-def _launch(width: int, widest: int) -> RowLaunch:
-    return row_launch(min(width, widest), 2)
+def _launch(width: int, widest: int, held: int) -> RowLaunch:
+    return row_launch(min(width, widest), held)
 
 
 def forward(
@@ -149,7 +149,7 @@ def forward(
     both = _layout.new(logits, (2, rows), torch.float32)
     top, logsum = (_layout.new(logits, (rows,), torch.float32) for _ in range(2))
     if rows:
-        config = _launch(classes, WIDEST_TRIP)
+        config = _launch(classes, WIDEST_TRIP, HELD_FORWARD)
         with on(logits):
             cross_entropy_forward[(rows,)](
                 logits, target, weight, both[0], both[1], top, logsum, classes, _layout.row_stride(logits),
@@ -174,7 +174,7 @@ def backward(
     dlogits, (rows, classes) = _layout.new(logits), logits.shape
     if logits.numel():
         weights_sum = None if weight is None else weight.sum(dtype=torch.float32)
-        config = _launch(classes, WIDEST_TILE)
+        config = _launch(classes, WIDEST_TILE, HELD_BACKWARD)
         with on(logits):
             cross_entropy_backward[(rows, triton.cdiv(classes, config.block))](
                 grad, total, logits, target, weight, weights_sum, top, logsum, dlogits, classes, classes,
@@ -193,7 +193,7 @@ def columns_gradient(
     """The gradient of some columns of the logits; ``target`` counts from the first of them."""
     dlogits, (rows, width) = _layout.new(logits), logits.shape
     if logits.numel():
-        config = _launch(width, WIDEST_TILE)
+        config = _launch(width, WIDEST_TILE, HELD_BACKWARD)
         with on(logits):
             cross_entropy_backward[(rows, triton.cdiv(width, config.block))](
                 row_grad, None, logits, target, None, None, top, logsum, dlogits, width, width,
@@ -210,7 +210,7 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     size = ELEMENT_BYTES[dtype]
     aligned = frozenset({"width", "classes", "logits_stride"}) if width % 16 == 0 else frozenset()
     for label, softcap, smooth in (("plain", False, False), ("soft-cap, smoothing", True, True)):
-        ahead, behind = _launch(width, WIDEST_TRIP), _launch(width, WIDEST_TILE)
+        ahead, behind = _launch(width, WIDEST_TRIP, HELD_FORWARD), _launch(width, WIDEST_TILE, HELD_BACKWARD)
         yield KernelCase(
             cross_entropy_forward,
             f"forward, {label}",

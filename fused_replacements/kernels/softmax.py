@@ -19,10 +19,12 @@ from fused_replacements import _layout
 from fused_replacements.kernels._launch import ELEMENT_BYTES, KernelCase, on, row_launch
 
 NO_MASK, ADDED, BOOLEAN = 0, 1, 2
-WIDEST = 32768
+WIDEST = 16384
 """Above it a row and its mask, or its gradient, no longer fit in the registers of one program."""
-TILE, TILE_WARPS = 4096, 8
-"""One trip over a wider row: 16 elements a thread, two 16-byte loads in bf16."""
+TILE, TILE_WARPS = 4096, 16
+"""One trip over a wider row: 8 elements a thread, one 16-byte load in bf16; with 16 the backward from x spills."""
+HELD_FORWARD, HELD_BACKWARD = 2, 4
+"""Arrays of a row in registers at once: scores and mask, or the result, its gradient, their product and a mask."""
 
 
 @triton.jit
@@ -250,7 +252,7 @@ def forward(
     if not y.numel():
         return y
     mask_pointer, keys, layout = _mask_arguments(mask)
-    kernel, block, warps = _shape_of_launch(width, softmax_forward, softmax_forward_looped)
+    kernel, block, warps = _shape_of_launch(width, softmax_forward, softmax_forward_looped, HELD_FORWARD)
     with on(x):
         kernel[(_layout.rows(x),)](
             x, mask_pointer, y, width, x.size(-2) if causal else 1, _layout.row_stride(x), *layout, scale, fill,
@@ -285,7 +287,7 @@ def _gradients(
     if kept.numel():
         read = mask if upcast or _mask_code(mask) == BOOLEAN else None
         mask_pointer, keys, layout = _mask_arguments(read)
-        kernel, block, warps = _shape_of_launch(width, softmax_backward, softmax_backward_looped)
+        kernel, block, warps = _shape_of_launch(width, softmax_backward, softmax_backward_looped, HELD_BACKWARD)
         with on(kept):
             kernel[(_layout.rows(kept),)](
                 dy, kept, mask_pointer, dx, ds, width, kept.size(-2) if causal else 1,
@@ -306,10 +308,10 @@ def _mask_arguments(mask: Tensor | None) -> tuple[Tensor | None, bool, MaskLayou
     return mask, keys, layout
 
 
-def _shape_of_launch(width: int, whole: Any, looped: Any) -> tuple[Any, int, int]:
+def _shape_of_launch(width: int, whole: Any, looped: Any, held: int) -> tuple[Any, int, int]:
     if width > WIDEST:
         return looped, TILE, TILE_WARPS
-    config = row_launch(width, 2)
+    config = row_launch(width, held)
     return whole, config.block, config.warps
 
 
@@ -337,14 +339,14 @@ def _label(direction: str, mask: int, looped: bool) -> str:
     return f"{direction}, {kind}{', looped' if looped else ''}"
 
 
-def _launch_of(width: int, looped: bool) -> tuple[int, int, int]:
+def _launch_of(width: int, looped: bool, held: int) -> tuple[int, int, int]:
     """Block, warps, and columns of one trip."""
-    config = row_launch(width, 2)
+    config = row_launch(width, held)
     return (TILE, TILE_WARPS, TILE) if looped else (config.block, config.warps, width)
 
 
 def _forward_case(width: int, dtype: str, mask: int, causal: bool, looped: bool) -> KernelCase:
-    block, warps, columns = _launch_of(width, looped)
+    block, warps, columns = _launch_of(width, looped, HELD_FORWARD)
     size, (mask_type, mask_size) = ELEMENT_BYTES[dtype], _mask_of(mask, dtype)
     return KernelCase(
         softmax_forward_looped if looped else softmax_forward,
@@ -362,7 +364,7 @@ def _forward_case(width: int, dtype: str, mask: int, causal: bool, looped: bool)
 
 
 def _backward_case(width: int, dtype: str, mask: int, causal: bool, looped: bool, upcast: bool) -> KernelCase:
-    block, warps, columns = _launch_of(width, looped)
+    block, warps, columns = _launch_of(width, looped, HELD_BACKWARD)
     size, (mask_type, mask_size) = ELEMENT_BYTES[dtype], _mask_of(mask, dtype)
     mask_reads = 2 if upcast and looped else 1
     return KernelCase(

@@ -32,7 +32,7 @@ the mask treats alike count as one), and keys of the mask at stride 1 or 0.
 Bytes moved
 -----------
 Forward: ``x`` read and ``y`` written once, 2 accesses an element and the mask, instead of 6 to 10 for scale, mask,
-softmax and casts apart; above 32,768 keys ``x`` is read twice. Backward: ``y`` (or ``x``) and the gradient read, one
+softmax and casts apart; above 16,384 keys ``x`` is read twice. Backward: ``y`` (or ``x``) and the gradient read, one
 gradient written: 3 instead of 5 to 8. A boolean mask is read again in backward, a floating one only with ``x``. The
 gradient of a mask costs one more array of the size of ``x``.
 
@@ -295,7 +295,7 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
         return kept
 
     scale, lowest = width**-0.5, torch.finfo(dtype).min
-    padding = torch.where(keep(1, 1, 1, width), 0.0, lowest).to(dtype)
+    padding = torch.zeros(1, 1, 1, width, dtype=dtype, device=device).masked_fill(~keep(1, 1, 1, width), lowest)
     yield Sample("scale", (scores(),), {"scale": scale})
     yield Sample("scale, padding mask", (scores(), padding), {"scale": scale, "dtype": dtype})
     yield Sample("position bias", (scores() / 3, torch.randn(1, heads, queries, width, dtype=dtype, device=device)))

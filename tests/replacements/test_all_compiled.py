@@ -15,7 +15,6 @@ from fused_replacements import cpu_path, find
 shapes = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """What PyTorch's compiler deprecates in itself, raised while it traces."""
-COMMON = [torch.float32, torch.bfloat16]
 
 
 def common_first() -> list[Any]:
@@ -24,19 +23,21 @@ def common_first() -> list[Any]:
     return [pytest.param(*v, marks=[] if v in first else pytest.mark.slow) for v in variants()]
 
 
-def common_first_dtypes() -> list[Any]:
-    """fp32 and bf16 of the first variant of each; the others in fp32, slow."""
+def dtypes_of_variants() -> list[Any]:
+    """fp32 of the first variant of each; bf16 of it, and fp32 of the others, are slow."""
     first = variants(first_only=True)
-    chosen = [pytest.param(*v, dtype, id=f"{v[0]}-{v[1]}-{dtype_id(dtype)}") for v in first for dtype in COMMON]
     others = [v for v in variants() if v not in set(first)]
-    return chosen + [pytest.param(*v, torch.float32, marks=pytest.mark.slow, id=f"{v[0]}-{v[1]}") for v in others]
+    slow = [(v, torch.bfloat16) for v in first] + [(v, torch.float32) for v in others]
+    return [pytest.param(*v, torch.float32, id=f"{v[0]}-{v[1]}-float32") for v in first] + [
+        pytest.param(*v, dtype, id=f"{v[0]}-{v[1]}-{dtype_id(dtype)}", marks=pytest.mark.slow) for v, dtype in slow
+    ]
 
 
 def dtype_id(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@pytest.mark.parametrize(("name", "label", "dtype"), common_first_dtypes())
+@pytest.mark.parametrize(("name", "label", "dtype"), dtypes_of_variants())
 @shapes
 @given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
 def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype, rows: int, width: int, seed: int) -> None:
@@ -54,8 +55,9 @@ def test_errors_are_those_of_eager_in_fp16(name: str, label: str, rows: int, wid
     assert not described(judge(find(name), sample_of(name, label, rows, width, torch.float16, seed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", ["sliced", pytest.param("transposed", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["sliced", "transposed"])
 def test_strides_are_honoured(name: str, how: str) -> None:
     # GIVEN every tensor of two dimensions or more at strides of its own, the gaps filled with NaN
     label = labels(name)[0]
@@ -68,8 +70,14 @@ def test_strides_are_honoured(name: str, how: str) -> None:
 @pytest.mark.parametrize(("name", "label"), variants())
 @pytest.mark.parametrize(("rows", "width"), [(0, 16), (1, 1)])
 def test_no_rows_and_one_element(name: str, label: str, rows: int, width: int) -> None:
-    with cpu_path("compiled" if label == labels(name)[0] else "reference"):
+    with cpu_path("reference"):
         assert not described(judge(find(name), sample_of(name, label, rows, width, torch.float32), floor=1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), variants(first_only=True))
+def test_one_element_is_computed_by_a_kernel(name: str, label: str) -> None:
+    assert not described(judge(find(name), sample_of(name, label, 1, 1, torch.float32), floor=1.0))
 
 
 @pytest.mark.parametrize(("name", "label"), variants())
