@@ -26,7 +26,8 @@ class TestWheel:
     def test_it_holds_the_package_its_data_and_the_rules(self, wheel: Path) -> None:
         held = set(zipfile.ZipFile(wheel).namelist())
 
-        files = (path for path in (ROOT / "auditor").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        packages = [path for name in ("auditor", "fused_replacements") for path in (ROOT / name).rglob("*")]
+        files = (path for path in packages if path.is_file() and "__pycache__" not in path.parts)
         expected = {str(path.relative_to(ROOT)) for path in files}
         expected |= {f"auditor/rules/{path.relative_to(ROOT / 'rules')}" for path in (ROOT / "rules").rglob("*.*")}
         assert {name for name in held if ".dist-info/" not in name} == expected
