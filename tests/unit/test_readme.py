@@ -46,6 +46,7 @@ def test_the_table_of_replacements_is_complete() -> None:
 
 
 def test_the_example_of_replacements_runs() -> None:
-    code = next(block for block in README.split("```python")[1:] if "fused_replacements" in block).split("```")[0]
+    blocks = [block.split("```")[0] for block in README.split("```python")[1:]]
+    code = next(block for block in blocks if "fused_replacements" in block)
     with cpu_path("reference"):
         exec(compile(code, "README.md", "exec"), {})
