@@ -140,7 +140,7 @@ def _meta(tensor: Tensor) -> Tensor:
 
 def _operands_fit(guard: Any) -> bool:
     """Equality of two sizes is what broadcasting asks for: a call that breaks it raises anyway."""
-    import sympy  # type: ignore[import-untyped]
+    import sympy
 
     return isinstance(guard, sympy.Eq) and all(isinstance(side, sympy.Symbol) for side in guard.args)
 
