@@ -39,7 +39,7 @@ NORMS = ["rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("path", ["triton", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("path", ["triton", pytest.param("compiled", marks=pytest.mark.thorough)])
 def test_the_incoming_gradient_is_not_written_to(name: str, path: Any) -> None:
     # GIVEN a gradient that someone else (a residual) still needs
     replacement, sample = find(name), sample_of(name, labels(name)[0], 5, 48, torch.float32)
@@ -167,9 +167,10 @@ def test_a_frozen_head_still_trains_what_is_before_it() -> None:
 # Strides, widths, devices
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", ["expanded", "transposed"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("transposed", marks=pytest.mark.slow), pytest.param("expanded", marks=pytest.mark.thorough)]
+)
 def test_incoming_gradients_have_strides_of_their_own(name: str, how: str) -> None:
     replacement, sample = find(name), sample_of(name, labels(name)[0], 6, 32, torch.float32)
 
