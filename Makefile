@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SOURCES := auditor fused_replacements tests examples benchmarks
 
-.PHONY: audit test test-all kernels docs lint types format ci clean
+.PHONY: audit test test-all test-thorough kernels docs lint types format ci clean
 
 audit: $(VENV)/.installed  ## profile an example and print its report
 	$(BIN)/fusion-audit run examples/llama_block.py
