@@ -14,14 +14,14 @@ audit: $(VENV)/.installed  ## profile an example and print its report
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones
 	$(BIN)/python -m pytest -m "not slow" --ignore tests/replacements
-	$(BIN)/python -m pytest -m "not slow and not thorough" tests/replacements -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not slow and not thorough" tests/replacements -n 2 --dist loadfile
 
 test-all: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --ignore tests/replacements
-	$(BIN)/python -m pytest -m "not thorough" tests/replacements -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not thorough" tests/replacements -n 2 --dist loadfile
 
 test-thorough: $(VENV)/.installed-dev  ## every variant of every replacement in every dtype, compiled: about an hour
-	$(BIN)/python -m pytest -m thorough tests/replacements -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m thorough tests/replacements -n 2 --dist loadfile
 
 kernels: $(VENV)/.installed  ## compile every Triton kernel for four GPUs and print what the gates say
 	$(BIN)/python -m fused_replacements.gates

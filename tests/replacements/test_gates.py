@@ -45,8 +45,6 @@ HEALTHY = (
     "healthy", "apart, and says so", "tile that fits", "row_statistic", "flat in 64 bits", "columns", "multiply",
 )  # fmt: skip
 
-pytestmark = pytest.mark.xdist_group("gates")  # what they compile is compiled once
-
 
 @pytest.fixture(scope="module")
 def examples() -> dict[tuple[str, str], Result]:
