@@ -16,8 +16,6 @@ shapes = settings(max_examples=6, deadline=None, suppress_health_check=list(Heal
 WIDTHS = st.integers(17, 300)
 """From 16 elements on eager code is vectorised, as compiled code always is: ATen's vector erf is off by 1.5e-7, which
 eager code shows only then. Narrower rows are for the interpreter and the reference."""
-FEW = ("rms_norm", "softmax", "act_mul", "rope")
-"""Replacements whose layouts CI compiles for; the others are thorough."""
 dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """What PyTorch's compiler deprecates in itself, raised while it traces."""
 
@@ -29,10 +27,10 @@ def common_first() -> list[Any]:
 
 
 def dtypes_of_variants() -> list[Any]:
-    """fp32 of the first variant of each; bf16 of it is slow; the other variants and fp16 are thorough."""
+    """fp32 of the first variant of each; 16-bit dtypes and the other variants are thorough."""
     first = variants(first_only=True)
     others = [v for v in variants() if v not in set(first)]
-    chosen = [(v, torch.float32, []) for v in first] + [(v, torch.bfloat16, [pytest.mark.slow]) for v in first]
+    chosen = [(v, torch.float32, []) for v in first] + [(v, torch.bfloat16, [pytest.mark.thorough]) for v in first]
     chosen += [(v, dtype, [pytest.mark.thorough]) for v in others for dtype in (torch.float32, torch.bfloat16)]
     chosen += [(v, torch.float16, [pytest.mark.thorough]) for v in variants()]
     return [pytest.param(*v, dtype, marks=marks, id=f"{v[0]}-{v[1]}-{dtype_id(dtype)}") for v, dtype, marks in chosen]
@@ -52,9 +50,8 @@ def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype, ro
     assert not described(judge(find(name), sample))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if n in FEW else pytest.mark.thorough) for n in NAMES]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("how", ["sliced", "transposed"])
 def test_strides_are_honoured(name: str, how: str) -> None:
     # GIVEN every tensor of two dimensions or more at strides of its own, the gaps filled with NaN

@@ -52,7 +52,7 @@ def test_one_variant_of_every_replacement(tmp_path: Path) -> None:
     assert [row["name"] for row in document["times"] if row["unfused"]] == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_every_variant_of_every_replacement(tmp_path: Path) -> None:
     code, document, _ = gpu(tmp_path, "--budget", "3000")
     assert [row for row in document["checks"] if row.get("error") or row.get("problems")] == []
