@@ -105,7 +105,7 @@ SPILLING = {
     "int4_linear": "forward in fp32, groups of 128, a width of no alignment",
     "linear_epilogue": "forward in fp32, a width of no alignment",
 }
-"""Modules with a kernel that still spills, and where. One that spills no more fails its test, so that none stays here."""
+"""Modules with a kernel that still spills, and where. One that spills no more fails its test, and leaves this list."""
 
 
 def _module(name: str) -> Any:
