@@ -17,7 +17,6 @@ from torch import Tensor
 
 ELEMENTWISE_BLOCK: Final = 1024
 """Elements of one program of an elementwise kernel: 8 a thread at 4 warps, two 16-byte loads in bf16."""
-ELEMENTWISE_WARPS: Final = 4
 MAX_ROW_BLOCK: Final = 65536
 """The widest row that one program holds: above it the row must be looped over."""
 

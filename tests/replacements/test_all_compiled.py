@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from fused_replacements import cpu_path, find
 
 shapes = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
-WIDTHS = st.integers(17, 300)
-"""From 16 elements on eager code is vectorised, as compiled code always is: ATen's vector erf is off by 1.5e-7, which
-eager code shows only then. Narrower rows are for the interpreter and the reference."""
+NARROWEST = {"bias_act": 17}
+"""Where narrow rows are left to the interpreter and the reference. Compiled code takes ATen's vector erf, which is off
+by 1.5e-7; eager code takes it from 16 elements on, and the exact one below."""
 dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """What PyTorch's compiler deprecates in itself, raised while it traces."""
 
@@ -42,10 +42,10 @@ def dtype_id(dtype: torch.dtype) -> str:
 
 @pytest.mark.parametrize(("name", "label", "dtype"), dtypes_of_variants())
 @shapes
-@given(rows=st.integers(2, 40), width=WIDTHS, seed=st.integers(0, 2**31))
+@given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
 def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype, rows: int, width: int, seed: int) -> None:
     # GIVEN a variant at any shape, with random weights
-    sample = sample_of(name, label, rows, width, dtype, seed)
+    sample = sample_of(name, label, rows, max(width, NARROWEST.get(name, 2)), dtype, seed)
     # THEN outputs and gradients are at most twice as far from fp64 as eager's
     assert not described(judge(find(name), sample))
 
