@@ -1,4 +1,4 @@
-"""Building an op graph call by call, from calls whose tensors are known by their storages: recorded, or run on fakes."""
+"""Building an op graph call by call, from calls whose tensors are known by their storages."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class GraphBuilder:
         for argument in inputs:
             for value in _flat_values([self._read(argument, context)]):
                 _mark_escape(value)
+
+    def read(self, reference: TensorRef) -> Value:
+        """The value that a tensor shows at this point."""
+        return self._storages.read(reference)
 
     def _read(self, argument: Decoded, context: Context) -> Arg:
         if isinstance(argument, TensorRef):

@@ -26,6 +26,8 @@ class Candidate:
     rule: Rule
     region: Region
     variant: dict[str, str] = field(default_factory=dict)
+    match: Match | None = None
+    """What the pattern bound; None for chains and siblings."""
 
     @property
     def bytes_saved(self) -> int:
@@ -97,7 +99,7 @@ def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal:
         return Refusal("it is one kernel already", region.ops[0], region.ops[0], region.ops)
     if region.bytes_fused > region.bytes_now:
         return Refusal("the fused kernel would move more bytes", region.ops[0], region.ops[0], region.ops)
-    return Candidate(rule, region, casts.variant())
+    return Candidate(rule, region, casts.variant(), match)
 
 
 def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str]]:

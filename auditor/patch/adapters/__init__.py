@@ -1,0 +1,26 @@
+"""From what a rule matched to calls of the replacement that it names.
+
+An adapter gets a :class:`~auditor.patch.site.SiteView` and yields calls that may compute the site. Where the graph does
+not say which of several variants a model means (which gelu, where a norm goes back to bf16) it yields them all: each is
+held against the site itself on random inputs, and only what agrees is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from auditor.patch.adapters import activations, norms
+from auditor.patch.adapters.wanted import Wanted
+from auditor.patch.site import SiteView
+
+Adapter = Callable[[SiteView], Iterator[Wanted]]
+
+ADAPTERS: dict[str, Adapter] = {
+    "rms_norm": norms.rms_norm,
+    "add_rms_norm": norms.add_rms_norm,
+    "layer_norm": norms.layer_norm,
+    "act_mul": activations.act_mul,
+}
+"""By the name that a rule gives its replacement."""
+
+__all__ = ["ADAPTERS", "Adapter", "Wanted"]

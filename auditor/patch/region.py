@@ -1,0 +1,160 @@
+"""The nodes of an FX graph that a site stands for: what goes in, what comes out, and the function that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree
+
+from auditor.collect.capture import Captured
+from auditor.collect.dispatched import bare
+from auditor.engine.propose import Candidate
+from auditor.graph.model import Op
+from auditor.graph.ops import kind_of
+
+
+class Unreachable(Exception):  # noqa: N818 - nothing went wrong: the site is refused, with this reason
+    """A site can't be exchanged in the FX graph. Its text is a clause that says why."""
+
+
+@dataclass(slots=True, eq=False)
+class FxRegion:
+    """A legal site in the FX graph. ``members`` in execution order."""
+
+    site: Candidate
+    members: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    """Nodes outside that members read: tensors, and symbolic sizes."""
+    outputs: tuple[fx.Node, ...]
+    """Members that nodes outside read."""
+    numbers: dict[fx.Node, Any] = field(default_factory=dict)
+
+
+def fx_region(captured: Captured, site: Candidate) -> FxRegion:
+    """The FX nodes of ``site``, whole.
+
+    Raises:
+        Unreachable: a node does more than its part of the site, writes in place, draws random numbers, or a path
+            leaves the nodes and comes back.
+    """
+    inside = {op.index for op in site.region.ops}
+    chosen = dict.fromkeys(captured.node_of[op.index] for op in site.region.ops)
+    for op in captured.graph.ops:
+        node = captured.node_of[op.index]
+        if node in chosen and op.kernels and op.index not in inside and not _goes_along(op):
+            raise Unreachable(f"only a part of {_called(node)} belongs to it ({op.name} does not)")
+    members = _with_views(captured, chosen)
+    for node in members:
+        _check(captured, node)
+    among = set(members)
+    inputs = dict.fromkeys(i for node in members for i in node.all_input_nodes if i not in among)
+    outputs = tuple(node for node in members if any(user not in among for user in node.users))
+    for node in outputs:
+        if not isinstance(captured.results[node], Tensor):
+            raise Unreachable(f"{_called(node)} returns several tensors, and something else reads them")
+    if not outputs:
+        raise Unreachable("nothing reads its result")
+    return FxRegion(site, members, tuple(inputs), outputs)
+
+
+def _goes_along(op: Op) -> bool:
+    """A copy that a node makes for itself (``matmul`` lays out what it multiplies): no reason to leave the node alone."""
+    return kind_of(op.name) == "copy"
+
+
+def _with_views(captured: Captured, chosen: dict[fx.Node, None]) -> tuple[fx.Node, ...]:
+    """``chosen`` and the views on paths between them.
+
+    Raises:
+        Unreachable: something that computes lies on such a path.
+    """
+    order = {node: i for i, node in enumerate(captured.fx_graph.nodes)}
+    last = max(order[node] for node in chosen)
+    below = _reached(chosen, lambda node: [u for u in node.users if order[u] <= last])
+    above = _reached(chosen, lambda node: node.all_input_nodes)
+    computing = {captured.node_of[op.index] for op in captured.graph.ops if op.kernels}
+    found = dict(chosen)
+    for node in below & above:
+        if node in chosen:
+            continue
+        if node in computing:
+            raise Unreachable(f"a path leaves it and comes back through {_called(node)}")
+        found[node] = None
+    return tuple(sorted(found, key=order.__getitem__))
+
+
+def _reached(start: Iterable[fx.Node], step: Any) -> set[fx.Node]:
+    pending, seen = list(start), set[fx.Node]()
+    first = set(pending)
+    while pending:
+        for node in step(pending.pop()):
+            if node not in seen:
+                seen.add(node)
+                pending.append(node)
+    return seen | first
+
+
+def _check(captured: Captured, node: fx.Node) -> None:
+    if node.op not in ("call_function", "call_method"):
+        raise Unreachable(f"{node.op} {node.target} is no call of a function")
+    for op in captured.ops_of(node):
+        if op.mutates:
+            raise Unreachable(f"{_called(node)} writes in place")
+        if kind_of(op.name) == "random" and bare(op.name) != "native_dropout":
+            raise Unreachable(f"{_called(node)} draws random numbers")
+
+
+def _called(node: fx.Node) -> str:
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+    return f"{name} ({node.name})"
+
+
+def as_module(region: FxRegion, captured: Captured) -> fx.GraphModule:
+    """The region as a function of its tensor inputs, which returns its outputs: one tensor, or a tuple of them.
+
+    Symbolic sizes among the inputs are read from the tensors, so that the function serves every size.
+
+    Raises:
+        Unreachable: a size is none of the sizes of the tensors.
+    """
+    graph = fx.Graph()
+    made: dict[fx.Node, Any] = {}
+    tensors = [node for node in region.inputs if isinstance(captured.results[node], Tensor)]
+    for node in tensors:
+        made[node] = graph.placeholder(node.name)
+        made[node].meta["val"] = captured.results[node]
+    for node in region.inputs:
+        if node not in made:
+            made[node] = _number(node, tensors, made, captured, graph)
+    for node in region.members:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        made[node].meta = {}
+    outputs = [made[node] for node in region.outputs]
+    graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
+    graph.lint()
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _number(
+    node: fx.Node, tensors: list[fx.Node], made: dict[fx.Node, Any], captured: Captured, graph: fx.Graph
+) -> Any:
+    value = captured.results[node]
+    if not isinstance(value, torch.SymInt):
+        if isinstance(value, (int, float, bool, str, type(None), torch.dtype, torch.device)):
+            return value
+        raise Unreachable(f"{node.name} is a {type(value).__name__}, neither a tensor nor a number")
+    for source in tensors:
+        for dim, size in enumerate(captured.results[source].shape):
+            if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
+                return graph.call_method("size", (made[source], dim))
+    raise Unreachable(f"the size {value.node.expr} is none of the sizes of its tensors")
+
+
+def tensor_leaves(value: Any) -> list[Tensor]:
+    """Every tensor of a result."""
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
