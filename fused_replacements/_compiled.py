@@ -24,6 +24,7 @@ from fused_replacements._sizes import Conditions
 Argument = Any  # a tensor, a list of tensors, None, or a constant: float, int, bool, str, list of bool
 Definition = Callable[..., Any]  # a plain PyTorch function of such arguments
 Boxed = Callable[[list[Tensor]], Sequence[Tensor]]  # a compiled graph: it empties the list that it is given
+Admits = Callable[[Sequence[Argument], int], bool]
 
 SERIAL_ELEMENTS = 32768
 """At or below it a kernel runs on one thread: at::internal::GRAIN_SIZE of ATen's own elementwise loops."""
@@ -122,6 +123,8 @@ def _in_clean_thread(work: Callable[[], tuple[Boxed, Conditions]]) -> tuple[Boxe
 
 
 def _described(argument: Argument) -> object:
+    if type(argument) is list and (not argument or type(argument[0]) is bool):
+        return tuple(argument)  # which gradients are wanted: every backward call has it
     if isinstance(argument, Tensor):
         return (argument.shape, argument.stride(), argument.dtype)
     return tuple(map(_described, argument)) if isinstance(argument, (list, tuple)) else argument
@@ -139,7 +142,7 @@ def shape_key(count: int) -> Callable[..., object]:
     source = f"lambda threads, {', '.join(names)}: (threads, {', '.join(part.format(name) for name in names)})"
     scope = {
         "tensors": frozenset({Tensor, torch.nn.Parameter}),
-        "plain": frozenset({type(None), float, int, bool, str}),
+        "plain": frozenset({type(None), float, int, bool, str, torch.dtype}),
         "described": _described,
     }
     key: Callable[..., object] = eval(source, scope)  # made of numbers only
@@ -147,18 +150,26 @@ def shape_key(count: int) -> Callable[..., object]:
 
 
 class CompiledKernels:
-    """The compiled kernels of one definition, found by the shapes at hand, then by their class, then built."""
+    """The compiled kernels of one definition, found by the shapes at hand, then by their class, then built.
 
-    def __init__(self, definition: Definition, count: int) -> None:
+    Args:
+        definition: what they compute.
+        count: how many arguments it has.
+        admits: asked with arguments for which none of the kernels of their class is right, and how many those are;
+            where it says no, none is built and the definition itself is to run.
+    """
+
+    def __init__(self, definition: Definition, count: int, admits: Admits | None = None) -> None:
         self._definition = definition
+        self._admits = admits
         self._shapes_of = shape_key(count)
         self._by_shape: dict[object, Boxed | None] = {}
         self._by_class: dict[object, list[tuple[Boxed, Conditions]]] = {}
 
     def find(self, arguments: Sequence[Argument]) -> Boxed | None:
-        """The kernel for ``arguments``, or None where the definition itself is to run: fp64, and nothing to compute.
+        """The kernel for ``arguments``, or None where the definition itself is to run.
 
-        Raises what the compiler raises.
+        That is fp64, nothing to compute, and what isn't admitted. Raises what the compiler raises.
         """
         key = self._shapes_of(torch.get_num_threads(), *arguments)
         kernel = self._by_shape.get(key, _UNKNOWN)
@@ -175,7 +186,7 @@ class CompiledKernels:
         """How many kernels there are: it must not grow with the sequence length."""
         return sum(map(len, self._by_class.values()))
 
-    def _of_class(self, arguments: Sequence[Argument]) -> Boxed:
+    def _of_class(self, arguments: Sequence[Argument]) -> Boxed | None:
         tensors = leaves(arguments)
         small = max((tensor.numel() for tensor in tensors), default=0) <= SERIAL_ELEMENTS
         threads = 1 if small else torch.get_num_threads()
@@ -187,5 +198,7 @@ class CompiledKernels:
             for kernel, conditions in known:
                 if conditions.hold(tensors):
                     return kernel
+            if self._admits is not None and not self._admits(arguments, len(known)):
+                return None
             known.append(_in_clean_thread(lambda: build(self._definition, arguments, threads)))
             return known[-1][0]

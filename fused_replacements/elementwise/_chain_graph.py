@@ -36,33 +36,10 @@ class NotElementwise(Exception):  # noqa: N818 - nothing went wrong, a question 
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What a function decided by the sizes that it was traced with: a chunk's width, a branch.
-
-    A kernel is right only for sizes that decide alike.
-    """
-
-    symbols: tuple[tuple[Any, int, int], ...]
-    """(symbol, tensor, dimension) for each size that is one; strides follow at dimension + rank."""
-    conditions: tuple[Any, ...]
-
-    def broken(self, tensors: Sequence[Tensor]) -> str | None:
-        """None, or the condition that doesn't hold for the sizes of ``tensors``."""
-        if not self.conditions:
-            return None
-        known = {symbol: (*tensors[i].shape, *tensors[i].stride())[place] for symbol, i, place in self.symbols}
-        for condition in self.conditions:
-            if condition.xreplace(known) != True:  # noqa: E712 - sympy's truth is an object of its own
-                return f"what it does depends on sizes ({condition})"
-        return None
-
-
-@dataclass(frozen=True)
 class Traced:
     """A function of tensors and numbers as a graph of ATen ops on symbolic sizes."""
 
     graph: torch.fx.Graph
-    sizes: Sizes
     outputs: tuple[Any, ...]
     structure: _pytree.TreeSpec
 
@@ -115,17 +92,10 @@ def _traced(
         return [value for value in _pytree.tree_leaves(results[0]) if isinstance(value, Tensor)]
 
     mode, fakes = _symbolic([_meta(tensor) for tensor in leaves(arguments)])
-    places = tuple(
-        (size.node.expr, i, place)
-        for i, fake in enumerate(fakes)
-        for place, size in enumerate((*fake.shape, *fake.stride()))
-        if isinstance(size, torch.SymInt)
-    )
     with torch.no_grad(), mode:
         graph = make_fx(flat, decomposition_table=decompositions)(*fakes).graph
-    conditions = tuple(guard.expr for guard in mode.shape_env.guards if not _operands_fit(guard.expr))
     values, structure = _pytree.tree_flatten(results[0])
-    return Traced(graph, Sizes(places, conditions), tuple(values), structure)
+    return Traced(graph, tuple(values), structure)
 
 
 def _meta(tensor: Tensor) -> Tensor:
@@ -136,13 +106,6 @@ def _meta(tensor: Tensor) -> Tensor:
         return tensor
     shape, strides = [int(size) for size in tensor.shape], [int(stride) for stride in tensor.stride()]
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
-
-
-def _operands_fit(guard: Any) -> bool:
-    """Equality of two sizes is what broadcasting asks for: a call that breaks it raises anyway."""
-    import sympy
-
-    return isinstance(guard, sympy.Eq) and all(isinstance(side, sympy.Symbol) for side in guard.args)
 
 
 def _why_untraceable(error: Exception) -> str:

@@ -15,7 +15,8 @@ from torch._inductor import metrics
 
 from fused_replacements import Unfused, cpu_path, elementwise_chain, find
 from fused_replacements.elementwise import elementwise_chain as module_function
-from fused_replacements.elementwise.elementwise_chain import MOST_FORMS, Chain, samples, supports
+from fused_replacements.elementwise._chain import MOST_FORMS, Chain
+from fused_replacements.elementwise.elementwise_chain import samples, supports
 
 CPU = torch.device("cpu")
 CHAINS = {sample.label: sample for sample in samples(16, 64, torch.float32, CPU)}
@@ -231,6 +232,16 @@ def test_a_lambda_in_a_loop_is_compiled_once() -> None:
         assert len(_chains) == before + 1
         torch.testing.assert_close(call(3.0), torch.tanh(X) * 3.0)
         assert len(_chains) == before + 2
+
+
+def test_a_chain_may_call_another() -> None:
+    # GIVEN two functions, of which one is written with the other's chain
+    inner = Chain(lambda x: x * torch.sigmoid(x))
+    outer = Chain(lambda x: inner(x) + 1)
+    # THEN the call returns, as one kernel or as none
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Unfused)
+        torch.testing.assert_close(outer(X), X * torch.sigmoid(X) + 1)
 
 
 def test_fx_graphs_are_functions_too() -> None:
