@@ -16,6 +16,7 @@ if __name__ == "__main__":  # run by path: this folder must not shadow the scrip
 
 import atexit
 import builtins
+import importlib
 import importlib.util
 import json
 import signal
@@ -23,12 +24,12 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from auditor.collect import uncaught
 from auditor.collect.recording import OwnProfiler, Recording
@@ -37,6 +38,26 @@ if TYPE_CHECKING:
     from auditor.collect.recorder import Recorder
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Watcher(Protocol):
+    """Who watches the script in the recorder's stead."""
+
+    def start(self) -> None:
+        """Begin: torch is there, the script is not much further."""
+
+    def finish(self) -> object:
+        """The script ended, in whatever way."""
+
+
+class Companion(Protocol):
+    """Who works beside the recorder, such as a plan that is applied."""
+
+    def start(self) -> None:
+        """Begin, after the recorder did."""
+
+    def finish(self) -> list[str]:
+        """The script ended; sentences that a reader of the audit must know."""
 
 
 @dataclass(kw_only=True)
@@ -51,6 +72,13 @@ class Config:
     stop: bool
     parent: int
     """Its process id."""
+    watcher: str = ""
+    """``module:function`` that makes the :class:`Watcher` from the folder and ``options``; empty: the recorder. By
+    name, as this room imports none of those that have one."""
+    options: dict[str, Any] = field(default_factory=dict)
+    patcher: str = ""
+    """``module:function`` that makes the :class:`Companion` from ``plan``; empty: none."""
+    plan: str = ""
 
     def save(self, path: Path) -> None:
         """Write ``path``, in ASCII: the JSON of :mod:`msgspec` has no place for undecodable bytes."""
@@ -63,27 +91,43 @@ class Config:
 
 
 class Session:
-    """One script and its recorder, which exists from the moment the script imports torch."""
+    """One script and who watches it, from the moment the script imports torch."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.recorder: Recorder | None = None
+        self.watcher: Watcher | None = None
+        self.companion: Companion | None = None
         self.pid = os.getpid()
 
     def attach(self) -> None:
         """Begin to watch: torch is there."""
+        config = self.config
+        if config.watcher:
+            self.watcher = _named(config.watcher)(Path(config.folder), config.options)
+        else:
+            self.watcher = self.recorder = self._recorder()
+        self.watcher.start()
+        if config.patcher:
+            self.companion = _named(config.patcher)(Path(config.plan))
+            self.companion.start()
+
+    def _recorder(self) -> Recorder:
         from auditor.collect.recorder import Recorder
 
         config = self.config
-        self.recorder = Recorder(
+        recorder = Recorder(
             Path(config.folder), steps=config.steps, warmup=config.warmup, stop=config.stop, on_own_profiler=_refuse
         )
-        self.recorder.recording.script = [config.script, *config.args]
-        self.recorder.start()
+        recorder.recording.script = [config.script, *config.args]
+        return recorder
 
     def finish(self, exit_code: int, error: BaseException | None) -> None:
         """Write what the run was."""
-        recording = self.recorder.finish() if self.recorder else Recording()
+        if self.watcher is not None:
+            self.watcher.finish()
+        recording = self.recorder.recording if self.recorder else Recording()
+        recording.notes += self.companion.finish() if self.companion else []
         recording.script = [self.config.script, *self.config.args]
         recording.exit_code = exit_code
         if error is not None:
@@ -95,6 +139,13 @@ class Session:
     def profiler_is_left(self) -> bool:
         """A thread of the script is still within a recorded step, and only that thread could end it."""
         return self.recorder is not None and self.recorder.left_running is not None
+
+
+def _named(place: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names."""
+    module, _, function = place.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return found
 
 
 class AfterImport(MetaPathFinder):

@@ -1,4 +1,4 @@
-"""Running a script under the recorder, in a process of its own."""
+"""Running a script under the recorder, or another watcher, in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from auditor.collect import child
 from auditor.collect.recording import FILE, STOPPED_EARLY, Recording, load
 from auditor.errors import AuditError, ScriptFailed
 
 _POLL_S = 0.2
+_GRACE_S = 5.0
+"""For a script to end by itself once it was asked to."""
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def record_script(
     script: Path | str, args: list[str], *, steps: int = 5, warmup: int = 1, folder: Path,
-    stop: bool = False, on_progress: Callable[[str], None] | None = None,
+    stop: bool = False, patcher: str = "", plan: Path | None = None, cap_s: float | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Recording:  # fmt: skip
     """Run ``script`` with ``args`` and record it into ``folder`` (made if missing).
 
@@ -33,9 +38,12 @@ def record_script(
     On SIGTERM or SIGHUP the script gets the signal too, and :class:`SystemExit` is raised.
 
     ``steps`` timing and bare steps are wanted, after ``warmup`` steps. ``stop`` ends the script once they
-    are recorded. Raises :class:`ScriptFailed` when the script failed before a step was recorded, and
-    :class:`AuditError` when it cannot be run, calls no model, profiles itself, or was killed. A script that
-    fails later gives a recording with its ``exit_code``.
+    are recorded. ``patcher`` (``module:function``) applies ``plan`` beside the recorder. A script that still runs
+    after ``cap_s`` seconds is ended, and what was recorded by then counts.
+
+    Raises :class:`ScriptFailed` when the script failed before a step was recorded, and :class:`AuditError` when it
+    cannot be run, calls no model, profiles itself, or was killed. A script that fails later gives a recording with
+    its ``exit_code``.
     """
     if steps < 1:
         raise AuditError(f"--steps {steps}: at least one step must be recorded.")
@@ -48,9 +56,55 @@ def record_script(
         left.unlink(missing_ok=True)
     config = child.Config(
         script=typed, args=args, folder=str(folder.resolve()), steps=steps, warmup=warmup, stop=stop,
-        parent=os.getpid(),
+        parent=os.getpid(), patcher=patcher, plan=str(plan.resolve()) if plan else "",
     )  # fmt: skip
-    return _judge(script, folder, _run(config, folder, on_progress or _say_nothing))
+    progress = _Progress(on_progress or _say_nothing, lambda: _progress(folder))
+    ended = _run(config, progress, cap_s)
+    return _judge(script, folder, ended.code, ended.reason)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a script's process ended. ``code`` is negative where a signal killed it."""
+
+    code: int
+    reason: str = ""
+    """Why we ended it; empty where it ended by itself."""
+
+
+def watch_script(
+    script: Path | str, args: list[str], *, watcher: str, options: dict[str, Any], folder: Path, cap_s: float,
+    progress: Callable[[], str], done: Callable[[], bool], on_progress: Callable[[str], None] | None = None,
+) -> tuple[Ended, Recording]:  # fmt: skip
+    """Run ``script`` with ``args`` under the watcher that ``watcher`` (``module:function``) makes.
+
+    Args:
+        script: as for :func:`record_script`.
+        args: the script's own.
+        watcher: called as ``function(folder, options)`` when the script imports torch.
+        options: JSON.
+        folder: where the watcher puts what it finds; made if missing.
+        cap_s: a script that runs longer is ended.
+        progress: a sentence about how far the watcher is, or "".
+        done: whether all that is wanted is there. The script is then asked to end (SIGTERM).
+        on_progress: gets the sentences.
+
+    Returns:
+        How the process ended, and the bare facts of the script: its exit code and error.
+
+    Raises:
+        AuditError: the script cannot be run.
+    """
+    _check(Path(script))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).unlink(missing_ok=True)
+    config = child.Config(
+        script=str(script), args=args, folder=str(folder.resolve()), steps=1, warmup=1, stop=False,
+        parent=os.getpid(), watcher=watcher, options=options,
+    )  # fmt: skip
+    ended = _run(config, _Progress(on_progress or _say_nothing, progress), cap_s, done)
+    known = load(folder) if (folder / FILE).exists() else Recording(script=[str(script), *args])
+    return ended, known
 
 
 def _say_nothing(_sentence: str) -> None:
@@ -77,15 +131,17 @@ def _check(script: Path) -> None:
         raise AuditError(f"{script}: not a Python script: {error}.") from error
 
 
-def _run(config: child.Config, folder: Path, on_progress: Callable[[str], None]) -> int:
-    """Run the child until it ends; its return code (negative: the signal that killed it)."""
+def _run(
+    config: child.Config, progress: _Progress, cap_s: float | None = None, done: Callable[[], bool] | None = None
+) -> Ended:
+    """Run the child until it ends, has done all that is wanted, or the time is up."""
     with tempfile.TemporaryDirectory(prefix="fusion-audit-") as scratch, _raising_signals():
         path = Path(scratch) / "config.json"
         config.save(path)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         process = subprocess.Popen([sys.executable, *flags, child.__file__, str(path)])
         try:
-            return _wait(process, folder, on_progress)
+            return _wait(process, progress, cap_s, done)
         except Stopped as stopped:
             process.send_signal(stopped.number)
             _end(process)
@@ -124,15 +180,39 @@ def _raising_signals() -> Iterator[None]:
             signal.signal(one, signal.SIG_DFL)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, on_progress: Callable[[str], None]) -> int:
-    said = ""
+def _wait(
+    process: subprocess.Popen[bytes], progress: _Progress, cap_s: float | None, done: Callable[[], bool] | None
+) -> Ended:
+    began_s = time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_POLL_S)
-        sentence = _progress(folder)
-        if sentence and sentence != said:
-            said = sentence
-            on_progress(sentence)
+            return Ended(process.wait(_POLL_S))
+        progress.say()
+        if cap_s is not None and time.monotonic() - began_s > cap_s:
+            return _asked_to_end(process, f"it still ran after {cap_s:,.0f} s, the time cap")
+        if done is not None and done():
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to end by itself
+                return Ended(process.wait(_POLL_S * 5))
+            return _asked_to_end(process, "all that was wanted from it was there")
+
+
+def _asked_to_end(process: subprocess.Popen[bytes], reason: str) -> Ended:
+    process.terminate()
+    _end(process)
+    return Ended(process.returncode, reason)
+
+
+class _Progress:
+    """Says each new sentence of ``ask`` once."""
+
+    def __init__(self, then: Callable[[str], None], ask: Callable[[], str]) -> None:
+        self._then, self._ask, self._said = then, ask, ""
+
+    def say(self) -> None:
+        sentence = self._ask()
+        if sentence and sentence != self._said:
+            self._said = sentence
+            self._then(sentence)
 
 
 def _progress(folder: Path) -> str:
@@ -147,13 +227,13 @@ def _progress(folder: Path) -> str:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """The signal (Ctrl-C too) reached the script as well: give it a moment to end by itself."""
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5)
+        process.wait(_GRACE_S)
         return
     process.kill()
     process.wait()
 
 
-def _judge(script: Path, folder: Path, code: int) -> Recording:
+def _judge(script: Path, folder: Path, code: int, reason: str = "") -> Recording:
     recording = load(folder) if (folder / FILE).exists() else Recording(script=[str(script)])
     if recording.own_profiler is not None:
         place = recording.own_profiler
@@ -161,7 +241,9 @@ def _judge(script: Path, folder: Path, code: int) -> Recording:
             f"{place.file}:{place.line}: the script starts a torch profiler of its own; remove it, "
             "or import the trace that it writes with `fusion-audit import`."
         )
-    if code < 0:
+    if reason:
+        _cut_short(script, recording, reason)
+    elif code < 0:
         _killed(script, recording, -code)
     elif code != recording.exit_code:  # os._exit, or an atexit function that failed
         recording.exit_code = code
@@ -169,6 +251,13 @@ def _judge(script: Path, folder: Path, code: int) -> Recording:
         _nothing_recorded(script, recording)
     recording.save(folder)
     return recording
+
+
+def _cut_short(script: Path, recording: Recording, reason: str) -> None:
+    sentence = f"{script}: the script was ended after {recording.steps} steps: {reason}."
+    if not recording.has_graph:
+        raise AuditError(f"{sentence[:-1]}, and no step was recorded.")
+    recording.notes.append(sentence)
 
 
 def _killed(script: Path, recording: Recording, number: int) -> None:

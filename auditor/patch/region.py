@@ -62,7 +62,7 @@ def fx_region(captured: Captured, site: Candidate) -> FxRegion:
 
 
 def _goes_along(op: Op) -> bool:
-    """A copy that a node makes for itself (``matmul`` lays out what it multiplies): no reason to leave the node alone."""
+    """A copy that a node makes for itself (``matmul`` lays out what it multiplies) is no reason to leave it alone."""
     return kind_of(op.name) == "copy"
 
 

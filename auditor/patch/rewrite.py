@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx
+from torch._subclasses import FakeTensor
 
 from auditor.collect.capture import Captured, capture
 from auditor.engine.claims import claim
@@ -67,8 +68,10 @@ class Chooser(Protocol):
     """Says which proposal a site gets."""
 
     def choose(self, site: PatchSite, placeholders: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
-        """The proposal to use, or None and the reason. ``placeholders`` are the nodes that proposals name, in the
-        order of ``site.inputs``."""
+        """The proposal to use, or None and the reason.
+
+        ``placeholders`` are the nodes that proposals name, in the order of ``site.inputs``.
+        """
 
 
 @dataclass(eq=False)
@@ -89,7 +92,6 @@ class Rewriter:
     def __init__(self, rules: Sequence[Rule], chooser: Chooser) -> None:
         self.rules, self.chooser = list(rules), chooser
         self.frames: list[Frame] = []
-        self.graph_breaks: Counter[str] = Counter()
 
     @property
     def sites(self) -> list[PatchSite]:
@@ -108,7 +110,7 @@ class Rewriter:
 
     def _rewrite(self, module: fx.GraphModule, frame: Frame) -> None:
         fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
-        mode = next((fake.fake_mode for fake in fakes if isinstance(fake, Tensor)), None)
+        mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
         if mode is None:
             return
         captured = capture(module, fakes, mode)

@@ -1,4 +1,4 @@
-"""What a rule matched, in terms of the FX graph: which node is ``x``, which number is ``c_eps``, what is read outside."""
+"""What a rule matched, in terms of the FX graph: which node is ``x``, which number ``c_eps``, what is read outside."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from auditor.collect.capture import Captured
 from auditor.engine.match import Match
 from auditor.graph.canonical import Canonical
+from auditor.graph.model import Op
 from auditor.graph.nodes import CValue, Node
 from auditor.patch.region import FxRegion, Unreachable
 
@@ -95,6 +96,27 @@ class SiteView:
         value = self.captured.results[node]
         assert isinstance(value, Tensor)
         return value
+
+    def node_of(self, op: Op) -> fx.Node:
+        """The node that called ``op``."""
+        return self.captured.node_of[op.index]
+
+    def content(self, node: fx.Node) -> CValue | None:
+        """What ``node`` shows, before casts and copies. None where it returns no tensor, or several."""
+        return self._root(node) if len(self.captured.values[node]) == 1 else None
+
+    def variable(self, name: str) -> CValue | None:
+        """The content that the pattern's tensor ``name`` was bound to; None where the pattern has none."""
+        return self._match.variables.get(name) if self._match else None
+
+    def inside(self) -> tuple[Node, ...]:
+        """The canonical nodes that the pattern was laid over."""
+        return tuple(self._match.nodes.values()) if self._match else ()
+
+    def sink(self) -> CValue:
+        """The content of the final result."""
+        assert self._match is not None
+        return self._match.sink.outs[0]
 
     def members(self, *targets: Any) -> Iterator[fx.Node]:
         """Members of the region that call one of ``targets``."""

@@ -1,0 +1,120 @@
+"""The fix document, schema ``fusion-fix/1``: what became of every site, and what the model gained.
+
+Plain data. Times in microseconds of one step, sizes in bytes. Fields may be added; these keep their names and meaning.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from auditor.document import Totals
+
+SCHEMA = "fusion-fix/1"
+
+
+class RatioInfo(msgspec.Struct, kw_only=True):
+    """How many times as fast, with its 95 % interval; 0 where it was not measured."""
+
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+
+class FixedSite(msgspec.Struct, kw_only=True):
+    """One site and its state: ``kept``, ``rolled_back``, ``refused`` or ``failed``.
+
+    ``rolled_back``: it was right, and did not win. ``refused``: it is out of reach, or its rule was not chosen.
+    ``failed``: it was not exact enough, raised, or was applied and never called.
+    """
+
+    rule: str
+    module: str
+    tier: int = 0
+    replacement: str = ""
+    provider: str = ""
+    options: dict[str, object] = {}
+    state: str = "refused"
+    reason: str = ""
+    calls: int = 0
+    """How often the replacement ran in one step after it was applied."""
+    kernels: int = 0
+    """Kernels that it stands for."""
+    error: float = 0.0
+    eager_error: float = 0.0
+    """Largest difference from the result in higher precision, as a share of its RMS."""
+    gain: RatioInfo = msgspec.field(default_factory=RatioInfo)
+    before_us: float = 0.0
+    after_us: float = 0.0
+    """The site alone: the separate ops, and what took their place."""
+
+
+class Prediction(msgspec.Struct, kw_only=True):
+    """Of one rule: what the audit predicted for the sites that were measured, and what was measured."""
+
+    rule: str
+    sites: int = 0
+    predicted_us: float = 0.0
+    measured_us: float = 0.0
+
+
+class FixTiming(msgspec.Struct, kw_only=True):
+    """One step of the model: as it is, patched, and under ``torch.compile``, taken in turns."""
+
+    eager_us: float = 0.0
+    patched_us: float = 0.0
+    compile_us: float = 0.0
+    patched_vs_eager: RatioInfo = msgspec.field(default_factory=RatioInfo)
+    compile_vs_eager: RatioInfo = msgspec.field(default_factory=RatioInfo)
+    patched_first_us: float = 0.0
+    compile_first_us: float = 0.0
+    """Wall time of the first call, which compiles."""
+    rounds: int = 0
+
+
+class FixMemory(msgspec.Struct, kw_only=True):
+    """Extra peak memory of one step."""
+
+    eager_bytes: int = 0
+    patched_bytes: int = 0
+    compile_bytes: int = 0
+
+
+class Recommendation(msgspec.Struct, kw_only=True):
+    """What to do where the fix is not ours to apply. ``evidence`` is what was measured or seen."""
+
+    what: str
+    evidence: str
+
+
+class FixDocument(msgspec.Struct, kw_only=True):
+    """What ``fusion-audit fix`` found and did."""
+
+    schema: str = SCHEMA
+    run: str = ""
+    """The audited run."""
+    after_run: str = ""
+    """The audit of the patched script; empty where nothing was kept."""
+    created: str = ""
+    script: list[str] = []
+    model: str = ""
+    kind: str = "inference"
+    before: Totals = msgspec.field(default_factory=Totals)
+    after: Totals = msgspec.field(default_factory=Totals)
+    sites: list[FixedSite] = []
+    timing: FixTiming = msgspec.field(default_factory=FixTiming)
+    memory: FixMemory = msgspec.field(default_factory=FixMemory)
+    amdahl_cap: float = 1.0
+    predicted_us: float = 0.0
+    """Step time that the audit expected to save by the sites that were kept."""
+    measured_us: float = 0.0
+    """Step time saved: eager − patched."""
+    predictions: list[Prediction] = []
+    verified: bool = False
+    verification: str = ""
+    """Why the model as a whole was not right, where it was not; else how it was verified, in words."""
+    compiles: int = 0
+    graph_breaks: list[str] = []
+    recommendations: list[Recommendation] = []
+    notes: list[str] = []
+    plan: str = ""
+    """Where the plan was written; empty where nothing was kept."""
