@@ -183,7 +183,7 @@ def in_higher_precision(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    state: Mapping[str, Tensor] | None = None,
+    state: dict[str, Tensor] | None = None,
     mode: HigherPrecision | None = None,
 ) -> Any:
     """What ``target`` returns on fp64 copies of its floating tensors. Neither its arguments nor its state change.
@@ -194,28 +194,36 @@ def in_higher_precision(
         args: positional arguments: anything that :func:`copies` takes.
         kwargs: likewise, by name.
         state: the parameters and buffers of a module, from :func:`wide_state`, where the caller needs their gradients;
-            in-place updates (running statistics) are seen in it.
+            what the module writes to its buffers (running statistics) is seen in it.
         mode: tells afterwards which ops had no fp64 kernel.
 
     Raises:
         Exception: what ``target`` raises, for instance where it checks for a dtype.
     """
     given, named = copies((tuple(args), dict(kwargs or {})), wide_copy)
-    if isinstance(target, nn.Module) and state is None:
-        state = wide_state(target)
     with mode or HigherPrecision(home_of(target, args, kwargs)):
         if isinstance(target, nn.Module):
-            return torch.func.functional_call(target, dict(state or {}), given, named)
+            return called_with(target, wide_state(target) if state is None else state, given, named)
         return target(*given, **named)
 
 
 def wide_state(module: nn.Module) -> dict[str, Tensor]:
-    """Copies of every parameter and buffer by name, floating ones in fp64; shared ones appear once.
+    """Copies of every parameter and buffer by name, floating ones in fp64.
 
-    Parameters are leaves that require grad where the module's do.
+    Parameters are leaves that require grad where the module's do. A shared one has several names and one copy.
     """
-    named = [*module.named_parameters(), *module.named_buffers()]
-    return {name: wide_copy(tensor) for name, tensor in named}
+    return copies(named_state(module), wide_copy)  # type: ignore[no-any-return]
+
+
+def named_state(module: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer by each of its names."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return dict([*parameters, *module.named_buffers(remove_duplicate=False)])
+
+
+def called_with(module: nn.Module, state: dict[str, Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call ``module`` with ``state``, of :func:`wide_state`, for its own. Buffers that it sets come back in ``state``."""
+    return torch.func.functional_call(module, state, tuple(args), dict(kwargs), tie_weights=False)
 
 
 def home_of(target: Any, *arguments: Any) -> torch.dtype:
