@@ -222,7 +222,7 @@ def named_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def called_with(module: nn.Module, state: dict[str, Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call ``module`` with ``state``, of :func:`wide_state`, for its own. Buffers that it sets come back in ``state``."""
+    """Call ``module`` with ``state``, of :func:`wide_state`, for its own. Buffers that it sets come back in that."""
     return torch.func.functional_call(module, state, tuple(args), dict(kwargs), tie_weights=False)
 
 

@@ -32,8 +32,9 @@ from auditor.patch.precision import (
 FAITHFUL = 0.02
 """Share of a 16-bit output that may differ from eager's bits where the same roundings are claimed. The order of a sum
 turns a rounding in a few of 10,000 elements; a norm that rounds in another place differs in a third of them."""
-FEW = 64
-"""Elements of a leaf under which eager's error on one input is luck: its worst over all inputs is taken for each."""
+FEW = 4096
+"""Elements of a leaf under which eager's largest error on one input is luck (a norm's weight has 256, and a model has a
+hundred): for those it is eager's largest over all inputs that were run. The factor of two stays."""
 
 
 class Switchable(Protocol):
@@ -154,7 +155,7 @@ def _is_output(leaf: LeafError) -> bool:
 def _with_luck(leaf: LeafError, comparisons: Any) -> LeafError:
     """The leaf with eager's worst error over all inputs, where one input says little of it.
 
-    That is where it has few elements, or where eager gets no digit right (the gradient of a key's bias is zero but for
+    That is where it has few elements (:data:`FEW`), or where eager gets no digit right (the gradient of a key's bias is zero but for
     rounding).
     """
     if leaf.wrong or (leaf.elements >= FEW and leaf.eager_error < 1):
