@@ -42,5 +42,9 @@ def aot(case: KernelCase, target: Target) -> Any:
     return triton.compile(
         ASTSource(case.kernel, signature, constants, attributes),
         target=GPUTarget(target.backend, target.arch, target.warp_size),
-        options={"num_warps": case.warps_of(target.warp_size), "num_stages": case.stages, "enable_fp_fusion": True},
+        options={
+            "num_warps": case.warps_of(target.warp_size),
+            "num_stages": case.stages_of(target.warp_size),
+            "enable_fp_fusion": True,
+        },
     )

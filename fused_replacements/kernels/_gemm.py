@@ -32,6 +32,28 @@ class GemmLaunch:
         """One program for each tile of a result of ``rows`` × ``columns``."""
         return (triton.cdiv(rows, self.rows) * triton.cdiv(columns, self.columns),)
 
+    @property
+    def constants(self) -> dict[str, int]:
+        """The tile, for a kernel's constexprs."""
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": self.depth, "GROUP": self.group}
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What the compiler is told beside the constexprs."""
+        if torch.version.hip:
+            return {"num_warps": self.waves, "num_stages": self.amd_stages}
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+    @property
+    def waves(self) -> int:
+        """Warps of 64 threads: one for each scheduler of a processor."""
+        return min(4, self.warps)
+
+    @property
+    def amd_stages(self) -> int:
+        """Stages of the software pipeline where shared memory (64 KiB) holds the operands of two."""
+        return min(2, self.stages)
+
 
 FEW = GemmLaunch(16, 64, 128, warps=4, stages=4)
 SOME = GemmLaunch(64, 64, 64, warps=4, stages=4)
@@ -45,10 +67,12 @@ FP32 = {
     LARGE: GemmLaunch(64, 128, 32, warps=8, stages=3),
 }
 """The same for elements of 4 bytes: a stage of operands takes as much shared memory at half the depth."""
+UNALIGNED_FP32 = (GemmLaunch(16, 64, 32, warps=8, stages=4), GemmLaunch(64, 64, 32, warps=8, stages=3))
+"""Where rows start anywhere, each element has an address of its own, 2 registers: 4 warps would spill in fp32."""
 LAUNCHES = (FEW, SOME, SMALL, LARGE)
 
 
-def gemm_launch(rows: int, columns: int, dtype: torch.dtype) -> GemmLaunch:
+def gemm_launch(rows: int, columns: int, dtype: torch.dtype, aligned: bool) -> GemmLaunch:
     """The tile for a result of ``rows`` × ``columns``: one of four, so that no sequence length compiles its own."""
     if rows <= FEW_ROWS:
         launch = FEW
@@ -56,12 +80,22 @@ def gemm_launch(rows: int, columns: int, dtype: torch.dtype) -> GemmLaunch:
         launch = SOME
     else:
         launch = SMALL if rows * columns < SMALL_RESULT else LARGE
-    return FP32[launch] if dtype is torch.float32 else launch
+    return in_dtype(launch, dtype, aligned)
 
 
-def stages(launch: GemmLaunch) -> int:
-    """Stages of the software pipeline: AMD's shared memory (64 KiB) holds the operands of two."""
-    return 2 if torch.version.hip else launch.stages
+def in_dtype(launch: GemmLaunch, dtype: torch.dtype, aligned: bool) -> GemmLaunch:
+    """What becomes of a choice for elements of 2 bytes where they have 4."""
+    if dtype is not torch.float32:
+        return launch
+    return FP32[launch] if aligned else UNALIGNED_FP32[launch is not FEW]
+
+
+def is_aligned(columns: int, *pairs: tuple[int, int]) -> bool:
+    """Whether Triton knows the rows of a result, and of matrices of strides (row, column), to start at 16 elements.
+
+    Then one address serves several neighbours. Either stride may be the one that is 1.
+    """
+    return columns % 16 == 0 and all(1 in pair and {step % 16 for step in pair} == {0, 1} for pair in pairs)
 
 
 def precision(dtype: torch.dtype) -> str:

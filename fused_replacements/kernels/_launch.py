@@ -72,6 +72,8 @@ class KernelCase:
     stages: int = 1
     waves: int | None = None
     """Warps on AMD, where one has 64 threads: half as many hold the same tile. None: as many as ``warps``."""
+    amd_stages: int | None = None
+    """Stages of the pipeline on AMD, where shared memory is less than half. None: as many as ``stages``."""
     aligned: frozenset[str] = field(default_factory=frozenset)
     """Scalars that are known to be divisible by 16 (row strides). Pointers are always taken to be."""
     tensor_cores: bool = False
@@ -84,6 +86,10 @@ class KernelCase:
     def warps_of(self, threads: int) -> int:
         """Warps where a warp has ``threads`` threads."""
         return self.waves if self.waves is not None and threads == 64 else self.warps
+
+    def stages_of(self, threads: int) -> int:
+        """Stages of the pipeline where a warp has ``threads`` threads."""
+        return self.amd_stages if self.amd_stages is not None and threads == 64 else self.stages
 
 
 ELEMENT_BYTES: Final[Mapping[str, int]] = {"fp32": 4, "bf16": 2, "fp16": 2}

@@ -11,23 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements.kernels._gemm import (
-    FP32,
-    LAUNCHES,
-    gemm_launch,
-    matrix_refusal,
-    precision,
-    stages,
-    strides,
-    tile_place,
-)
-from fused_replacements.kernels._launch import KernelCase, on
+from fused_replacements.kernels._gemm import FEW_ROWS, GemmLaunch, gemm_launch, is_aligned, strides, tile_place
+from fused_replacements.kernels._gemm_cases import launches, product_case
+from fused_replacements.kernels._launch import KernelCase
+from fused_replacements.kernels._packed_weight import backward_refusal as refuses_backward
+from fused_replacements.kernels._packed_weight import gradients, is_full, launch
+from fused_replacements.kernels._packed_weight import refusal as refuses
+
+__all__ = ["backward", "cases", "forward", "refuses", "refuses_backward"]
+
+FULL = GemmLaunch(64, 64, 16, warps=8, stages=3)
+"""The tile of more than a few rows in full fp32: a depth of 32 would spill."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -91,35 +90,24 @@ def int8_backward(
     tl.store(dx + row_M[:, None] * columns + column_K[None, :], sum_MK, mask=inside_M[:, None] & inside_K[None, :])
 
 
-def refuses(x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> str | None:
-    """A weight whose rows are not contiguous, or an input whose rows lie at no single stride."""
-    return matrix_refusal(x=x) or _layout.row_refusal(values=values, scale=scale, zero=zero, bias=bias)
+def _tile(source: Tensor, values: Tensor, out: Tensor) -> GemmLaunch:
+    columns = out.size(-1)
+    aligned = is_aligned(columns, strides(source), (values.stride(0), 1))
+    return _fitting(gemm_launch(_layout.rows(out), columns, source.dtype, aligned), is_full(source))
 
 
-def refuses_backward(
-    dy: Tensor | None, x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
-    needs: Sequence[bool],
-) -> str | None:  # fmt: skip
-    """As the forward, and the incoming gradient has strides of its own."""
-    return refuses(x, values, scale, zero, bias) or matrix_refusal(gradient=dy)
+def _fitting(tile: GemmLaunch, full: bool) -> GemmLaunch:
+    return FULL if full and tile.rows > FEW_ROWS else tile
 
 
 def forward(x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
     """``y`` of (…, N) for ``x`` of (…, K), in one launch."""
-    (columns, depth), rows = values.shape, _layout.rows(x)
-    y = _layout.new(x, (*x.shape[:-1], columns))
-    if not y.numel():
-        return y
-    launch = gemm_launch(rows, columns, x.dtype)
-    with on(x):
-        int8_forward[launch.grid(rows, columns)](
-            x, values, scale, zero, bias, y, rows, columns, depth, *strides(x), values.stride(0),
-            HAS_ZERO=zero is not None, HAS_BIAS=bias is not None, EVEN=depth % launch.depth == 0,
-            PRECISION=precision(x.dtype),
-            ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, GROUP=launch.group,
-            num_warps=launch.warps, num_stages=stages(launch),
-        )  # fmt: skip
-    return y
+    depth, y = values.size(1), _layout.new(x, (*x.shape[:-1], values.size(0)))
+    tile = _tile(x, values, y)
+    return launch(
+        int8_forward, tile, x, (values, scale, zero, bias), y, depth, (values.stride(0),),
+        HAS_ZERO=zero is not None, HAS_BIAS=bias is not None, EVEN=depth % tile.depth == 0,
+    )  # fmt: skip
 
 
 def backward(
@@ -127,57 +115,26 @@ def backward(
     needs: Sequence[bool],
 ) -> list[Tensor]:  # fmt: skip
     """The gradients that ``needs`` asks for, of ``x`` and ``bias``."""
-    gradients = [_input_gradient(dy, x, values, scale, zero)] if needs[0] else []
-    if bias is not None and needs[1]:
-        gradients.append(dy.reshape(-1, dy.size(-1)).sum(0, dtype=torch.float32).to(bias.dtype))
-    return gradients
 
-
-def _input_gradient(dy: Tensor, x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    (depth, columns), rows = values.shape, _layout.rows(x)
-    dx = _layout.new(x)
-    if not dx.numel():
-        return dx
-    launch = gemm_launch(rows, columns, x.dtype)
-    with on(x):
-        int8_backward[launch.grid(rows, columns)](
-            dy, values, scale, zero, dx, rows, columns, depth, *strides(dy), values.stride(0),
-            HAS_ZERO=zero is not None, PRECISION=precision(x.dtype),
-            ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, GROUP=launch.group,
-            num_warps=launch.warps, num_stages=stages(launch),
+    def input_gradient() -> Tensor:
+        dx = _layout.new(x)
+        return launch(
+            int8_backward, _tile(dy, values, dx), dy, (values, scale, zero), dx, values.size(0), (values.stride(0),),
+            HAS_ZERO=zero is not None,
         )  # fmt: skip
-    return dx
+
+    return gradients(dy, bias, needs, input_gradient)
 
 
 def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     """Forward and backward at every tile of the table, with a zero point, on a square weight."""
-    pointer = f"*{dtype}"
-    aligned = frozenset({"columns", "depth", "x_row", "values_row", "dy_row"})
-    known = aligned if width % 16 == 0 else frozenset[str]()
-    for launch in LAUNCHES:
-        tile = FP32[launch] if dtype == "fp32" else launch
-        sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth, "GROUP": tile.group}
-        weight = {"values": "*i8", "scale": pointer, "zero": "*i8"}
-        counts = {"rows": "i32", "columns": "i32", "depth": "i32"}
-        label, mode = f"{tile.rows}x{tile.columns}x{tile.depth}", "tf32" if dtype == "fp32" else "ieee"
-        yield KernelCase(
-            int8_forward,
-            f"forward, {label}",
-            {
-                "x": pointer, **weight, "bias": pointer, "y": pointer, **counts,
-                "x_row": "i32", "x_column": 1, "values_row": "i32",
-                "HAS_ZERO": True, "HAS_BIAS": True, "EVEN": width % tile.depth == 0, "PRECISION": mode, **sizes,
-            },
-            tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
-        )  # fmt: skip
-        yield KernelCase(
-            int8_backward,
-            f"backward, {label}",
-            {
-                "dy": pointer, **weight, "dx": pointer, **counts, "dy_row": "i32", "dy_column": 1, "values_row": "i32",
-                "HAS_ZERO": True, "PRECISION": mode, **sizes,
-            },
-            tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
-            # scales: one for each row of the tile; values: 8 of one byte a thread, as the gradient has 8 of two
-            narrow=frozenset({"values", "scale", "zero"}),
-        )  # fmt: skip
+    aligned = width % 16 == 0
+    known = frozenset({"columns", "depth", "x_row", "values_row", "dy_row"} if aligned else ())
+    choices = ((_fitting(tile, dtype == "fp32" and mode == "ieee"), mode) for tile, mode in launches(dtype, aligned))
+    for tile, mode in dict.fromkeys(choices):
+        label, common = f"{tile.rows}x{tile.columns}x{tile.depth}", {"values": "*i8", "zero": "*i8"}
+        even = {"EVEN": width % tile.depth == 0}
+        yield product_case(int8_forward, f"forward, {label}", tile, dtype, mode, known, {**common, **even})
+        # scales: one for each row of the tile; values: 8 of one byte a thread, as the gradient has 8 of two
+        narrow = frozenset({"values", "scale", "zero"})
+        yield product_case(int8_backward, f"backward, {label}", tile, dtype, mode, known, common, narrow)

@@ -11,6 +11,7 @@ in one pass; the two matrix products are PyTorch's own. Partial sums are added i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import torch
 import triton
@@ -19,16 +20,8 @@ from torch import Tensor
 
 from fused_replacements import _layout
 from fused_replacements.kernels._activations import activate, activate_with_slope
-from fused_replacements.kernels._gemm import (
-    FP32,
-    LAUNCHES,
-    gemm_launch,
-    matrix_refusal,
-    precision,
-    stages,
-    strides,
-    tile_place,
-)
+from fused_replacements.kernels._gemm import gemm_launch, is_aligned, matrix_refusal, precision, strides, tile_place
+from fused_replacements.kernels._gemm_cases import launches, product_case
 from fused_replacements.kernels._launch import ELEMENT_BYTES, KernelCase, on, programs
 
 COLUMNS, ROWS = 128, 32
@@ -130,15 +123,15 @@ def forward(
     kept = _layout.new(x, shape if keep else (0,))
     if not y.numel():
         return y, kept
-    launch = gemm_launch(rows, columns, x.dtype)
+    matrices = [strides(x), (w_row, w_column), *([] if residual is None else [strides(residual)])]
+    launch = gemm_launch(rows, columns, x.dtype, is_aligned(columns, *matrices))
     with on(x):
         linear_forward[launch.grid(rows, columns)](
             x, weight, bias, residual, y, kept if keep else None, rows, columns, depth,
             *strides(x), w_row, w_column, *strides(residual),
             ACTIVATION=activation, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, KEEP=keep,
             EVEN=depth % launch.depth == 0, PRECISION=precision(x.dtype),
-            ROWS=launch.rows, COLUMNS=launch.columns, DEPTH=launch.depth, GROUP=launch.group,
-            num_warps=launch.warps, num_stages=stages(launch),
+            **launch.constants, **launch.options,
         )  # fmt: skip
     return y, kept
 
@@ -183,25 +176,14 @@ def backward(
 
 def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     """Every tile of the table on a square weight in both layouts, and the pass of backward."""
-    pointer, size = f"*{dtype}", ELEMENT_BYTES[dtype]
-    aligned = frozenset({"columns", "depth", "x_row", "w_row", "w_column", "residual_row", "dy_row"})
-    known = aligned if width % 16 == 0 else frozenset[str]()
-    for launch, conv1d in ((launch, conv1d) for launch in LAUNCHES for conv1d in (False, True)):
-        tile = FP32[launch] if dtype == "fp32" else launch
-        yield KernelCase(
-            linear_forward,
-            f"forward, {tile.rows}x{tile.columns}x{tile.depth}, {'Conv1D' if conv1d else 'Linear'} weight",
-            {
-                "x": pointer, "weight": pointer, "bias": pointer, "residual": pointer, "y": pointer, "kept": pointer,
-                "rows": "i32", "columns": "i32", "depth": "i32", "x_row": "i32", "x_column": 1,
-                "w_row": 1 if conv1d else "i32", "w_column": "i32" if conv1d else 1,
-                "residual_row": "i32", "residual_column": 1,
-                "ACTIVATION": "gelu_tanh", "HAS_BIAS": True, "HAS_RESIDUAL": True, "KEEP": True,
-                "EVEN": width % tile.depth == 0, "PRECISION": "tf32" if dtype == "fp32" else "ieee",
-                "ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth, "GROUP": tile.group,
-            },
-            tile.warps, loads=None, stores=None, stages=tile.stages, aligned=known, tensor_cores=True,
-        )  # fmt: skip
+    pointer, size, aligned = f"*{dtype}", ELEMENT_BYTES[dtype], width % 16 == 0
+    names = ("columns", "depth", "x_row", "w_row", "w_column", "residual_row", "dy_row")
+    known = frozenset(names if aligned else ())
+    for (tile, mode), conv1d in product(launches(dtype, aligned), (False, True)):
+        label = f"forward, {tile.rows}x{tile.columns}x{tile.depth}, {'Conv1D' if conv1d else 'Linear'} weight"
+        layout = {"w_row": 1, "w_column": "i32"} if conv1d else {}
+        values = {**layout, "ACTIVATION": "gelu_tanh", "EVEN": width % tile.depth == 0}
+        yield product_case(linear_forward, label, tile, dtype, mode, known, values)
     area = size * ROWS * COLUMNS
     yield KernelCase(
         epilogue_backward,
