@@ -22,13 +22,27 @@ COLUMN_BLOCK: Final = 128
 COLUMN_WARPS: Final = 4
 
 
-def backward_launch(width: int) -> RowLaunch:
+def backward_launch(width: int, element_bytes: int) -> RowLaunch:
     """As for other rows, but at most 16 warps where sums are kept: 32 leave a thread 64 registers, and it spills.
 
-    Either way one program fills a processor, with one row in flight.
+    Either way one program fills a processor, with one row in flight. Where rows of fp32 start anywhere, each element
+    has an address of its own: then a thread takes half as many of them.
     """
     config = row_launch(width, 4)
-    return RowLaunch(config.block, min(config.warps, 16)) if config.block <= MAX_KEPT_BLOCK else config
+    if not keeps_sums(config.block, width, element_bytes):
+        return config
+    if _of_many_addresses(width, element_bytes):
+        return RowLaunch(config.block, min(32, 2 * config.warps))
+    return RowLaunch(config.block, min(config.warps, 16))
+
+
+def keeps_sums(block: int, width: int, element_bytes: int) -> bool:
+    """Whether the sums of dweight and dbias fit in registers beside a row: if not, a second kernel makes them."""
+    return block <= (MAX_KEPT_BLOCK // 2 if _of_many_addresses(width, element_bytes) else MAX_KEPT_BLOCK)
+
+
+def _of_many_addresses(width: int, element_bytes: int) -> bool:
+    return element_bytes == 4 and width % 16 != 0
 
 
 @dataclass(frozen=True)
@@ -54,8 +68,8 @@ def launch_backward(
 ) -> RowGradients:  # fmt: skip
     """Gradients of ``norm(h)`` and of ``h`` itself (``dtotal``), by ``backward_rows`` as ``kernel`` names it."""
     rows, width, dh = _layout.rows(h), h.size(-1), _layout.new(h)
-    config = backward_launch(width)
-    hold = config.block <= MAX_KEPT_BLOCK
+    config = backward_launch(width, h.element_size())
+    hold = keeps_sums(config.block, width, h.element_size())
     apart = not hold and (sum_weight or sum_bias)
     count = max(1, min(rows, programs(h.device))) if hold else rows
     dweight = _parts(h, count, width) if sum_weight and not apart else None
@@ -156,8 +170,8 @@ def backward_cases(
     kernel: Any, columns: Any, width: int, dtype: str, *, add: bool = False, bias: bool = False
 ) -> Iterator[KernelCase]:
     """The backward that learns weight (and bias): one kernel, or above MAX_KEPT_BLOCK two."""
-    config, size = backward_launch(width), ELEMENT_BYTES[dtype] * width
-    apart = config.block > MAX_KEPT_BLOCK
+    config, size = backward_launch(width, ELEMENT_BYTES[dtype]), ELEMENT_BYTES[dtype] * width
+    apart = not keeps_sums(config.block, width, ELEMENT_BYTES[dtype])
     values = {
         **dict.fromkeys(("dy", "x", "total", "h", "weight", "dx", "dh"), f"*{dtype}"),
         "dtotal": f"*{dtype}" if add else None,
