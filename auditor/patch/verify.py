@@ -155,8 +155,8 @@ def _is_output(leaf: LeafError) -> bool:
 def _with_luck(leaf: LeafError, comparisons: Any) -> LeafError:
     """The leaf with eager's worst error over all inputs, where one input says little of it.
 
-    That is where it has few elements (:data:`FEW`), or where eager gets no digit right (the gradient of a key's bias is zero but for
-    rounding).
+    That is where it has few elements (:data:`FEW`), or where eager gets no digit right (the gradient of a key's bias is
+    zero but for rounding).
     """
     if leaf.wrong or (leaf.elements >= FEW and leaf.eager_error < 1):
         return leaf
