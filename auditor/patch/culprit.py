@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from auditor.engine.rules import Rule
-from auditor.patch.choose import ByPlan
 from auditor.patch.live import Patched
 from auditor.patch.plan import Plan, PlanSite
 from auditor.patch.verify import Verification
@@ -38,12 +37,12 @@ def culprits(
         else:
             middle = len(some) // 2
             pending += [some[middle:], some[:middle]]
-    patched = Patched(model, rules, ByPlan(plan.only(site.key for site in good)))
+    patched = Patched.by_plan(model, rules, plan.only(site.key for site in good))
     return found, judge(patched), patched
 
 
 def _passes(model: nn.Module, rules: Sequence[Rule], plan: Plan, sites: Sequence[PlanSite], judge: Judge) -> bool:
-    patched = Patched(model, rules, ByPlan(plan.only(site.key for site in sites)))
+    patched = Patched.by_plan(model, rules, plan.only(site.key for site in sites))
     try:
         return judge(patched).ok
     finally:

@@ -12,6 +12,9 @@ from torch import nn
 
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError
+from auditor.patch.bind import BoundModule
+from auditor.patch.choose import ByPlan
+from auditor.patch.plan import Plan
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
 
 ATTRIBUTE = "_compiled_call_impl"
@@ -21,36 +24,72 @@ ATTRIBUTE = "_compiled_call_impl"
 class Patched:
     """A model whose calls run with replacements, until :meth:`undo`.
 
-    Nothing is global and no class changes: one attribute of the model itself leads calls through the rewritten form.
-    The module, its parameters, ``state_dict`` and hooks stay as they are. A copy or a pickle of the model is the
-    model without replacements.
+    Nothing is global and no class changes. ``_compiled_call_impl`` of the model leads calls through the rewritten form
+    (tiers 2 and 3), ``forward`` of single modules to one call (tier 1); parameters, ``state_dict`` and hooks stay as
+    they are. A pickle of the model is the model without replacements, and a copy has at most those of tier 1.
+
+    Args:
+        model: a module, or a data-parallel wrapper around one.
+        rules: the rules that find sites.
+        chooser: what becomes of a site.
+        modules: paths of modules that are one site each, to be bound.
+        whole: trace the model itself, for sites that span modules.
+
+    Raises:
+        AuditError: the model is compiled, patched or sharded already.
     """
 
-    def __init__(self, model: nn.Module, rules: Sequence[Rule], chooser: Chooser) -> None:
+    def __init__(
+        self, model: nn.Module, rules: Sequence[Rule], chooser: Chooser, *, modules: Sequence[str] = (),
+        whole: bool = True,
+    ) -> None:  # fmt: skip
         self.model = _inner(model)
         _check(self.model)
         self.rewriter = Rewriter(rules, chooser)
         self.graph_breaks: dict[str, None] = {}
         """Why Dynamo cut the model into several graphs; no site spans a cut."""
-        self._call = _compiled(self.model, self.rewriter, self.graph_breaks)
+        self.bound = [BoundModule(path, self.model.get_submodule(path), rules, chooser) for path in modules]
+        self._call = _compiled(self.model, self.rewriter, self.graph_breaks) if whole else None
         self.enable()
+
+    @classmethod
+    def by_plan(cls, model: nn.Module, rules: Sequence[Rule], plan: Plan) -> Patched:
+        """The model with what ``plan`` keeps.
+
+        Raises:
+            AuditError: the plan names a module that the model does not have.
+        """
+        modules = sorted({site.module for site in plan.kept if site.tier == 1})
+        known = dict(_inner(model).named_modules())
+        missing = [path for path in modules if path not in known]
+        if missing:
+            raise AuditError(f"the plan names the module {missing[0]!r}, which this {type(model).__name__} lacks.")
+        whole = any(site.tier > 1 for site in plan.kept)
+        return cls(model, rules, ByPlan(plan), modules=modules, whole=whole)
 
     @property
     def sites(self) -> list[PatchSite]:
         """Every site of every graph that was traced so far."""
-        return self.rewriter.sites
+        return [*(site for module in self.bound for site in module.sites), *self.rewriter.sites]
 
     @property
     def compiles(self) -> int:
-        """Graphs that Dynamo has traced so far."""
+        """Graphs of the whole model that Dynamo has traced so far."""
         return len(self.rewriter.frames)
 
     def enable(self) -> None:
         """Lead calls through the rewritten form."""
-        self.model.__dict__[ATTRIBUTE] = self._call
+        self._on = True
+        for module in self.bound:
+            module.enable()
+        if self._call is not None:
+            self.model.__dict__[ATTRIBUTE] = self._call
 
     def disable(self) -> None:
         """Lead calls through the model itself; the rewritten form is kept."""
+        self._on = False
+        for module in self.bound:
+            module.undo()
         self.model.__dict__.pop(ATTRIBUTE, None)
 
     def undo(self) -> None:
@@ -68,7 +107,7 @@ class Patched:
         yield from self._set(self.disable)
 
     def _set(self, change: Callable[[], None]) -> Iterator[None]:
-        before = ATTRIBUTE in self.model.__dict__
+        before = self._on
         change()
         try:
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +13,6 @@ from torch.utils import _pytree
 from auditor.collect.capture import Captured
 from auditor.collect.dispatched import bare
 from auditor.engine.propose import Candidate
-from auditor.graph.model import Op
 from auditor.graph.ops import kind_of
 
 
@@ -31,25 +30,72 @@ class FxRegion:
     """Nodes outside that members read: tensors, and symbolic sizes."""
     outputs: tuple[fx.Node, ...]
     """Members that nodes outside read."""
-    numbers: dict[fx.Node, Any] = field(default_factory=dict)
+    kernels: int
 
 
-def fx_region(captured: Captured, site: Candidate) -> FxRegion:
-    """The FX nodes of ``site``, whole.
+def fx_regions(captured: Captured, site: Candidate) -> list[FxRegion]:
+    """The FX nodes of ``site``, whole: one region, or for a chain one or more.
+
+    A pattern is all or nothing. A chain is as good without the nodes that can't be part of it: what is left falls into
+    connected pieces.
 
     Raises:
         Unreachable: a node does more than its part of the site, writes in place, draws random numbers, or a path
             leaves the nodes and comes back.
     """
+    nodes = list(dict.fromkeys(captured.node_of[op.index] for op in site.region.ops))
+    reasons = {node: _unfit(captured, node, site) for node in nodes}
+    fit = [node for node in nodes if reasons[node] is None]
+    if site.rule.chain is None and len(fit) < len(nodes):
+        raise Unreachable(next(reason for reason in reasons.values() if reason))
+    if len(fit) == len(nodes):
+        return [_region(captured, site, nodes)]
+    pieces = [piece for piece in _connected(captured, fit) if _kernels(captured, piece) > 1]
+    if not pieces:
+        raise Unreachable(next(reason for reason in reasons.values() if reason))
+    return [_region(captured, site, piece) for piece in pieces]
+
+
+def _unfit(captured: Captured, node: fx.Node, site: Candidate) -> str | None:
+    """Why ``node`` can't be part of a fused call, or None."""
     inside = {op.index for op in site.region.ops}
-    chosen = dict.fromkeys(captured.node_of[op.index] for op in site.region.ops)
-    for op in captured.graph.ops:
-        node = captured.node_of[op.index]
-        if node in chosen and op.kernels and op.index not in inside and not _goes_along(op):
-            raise Unreachable(f"only a part of {_called(node)} belongs to it ({op.name} does not)")
-    members = _with_views(captured, chosen)
-    for node in members:
-        _check(captured, node)
+    if node.op not in ("call_function", "call_method"):
+        return f"{node.op} {node.target} is no call of a function"
+    for op in captured.ops_of(node):
+        if op.kernels and op.index not in inside and kind_of(op.name) != "copy":
+            # (a copy that a node makes for itself, as matmul lays out what it multiplies, goes along)
+            return f"only a part of {_called(node)} belongs to it ({op.name} does not)"
+        if op.mutates:
+            return f"{_called(node)} writes in place"
+        if kind_of(op.name) == "random" and bare(op.name) != "native_dropout":
+            return f"{_called(node)} draws random numbers"
+    return None
+
+
+def _connected(captured: Captured, nodes: list[fx.Node]) -> list[list[fx.Node]]:
+    """The parts of ``nodes`` that hang together, by an edge or through views."""
+    computing = {captured.node_of[op.index] for op in captured.graph.ops if op.kernels}
+    part_of = {node: [node] for node in nodes}
+    for node in nodes:
+        pending = list(node.all_input_nodes)
+        while pending:
+            source = pending.pop()
+            theirs, ours = part_of.get(source), part_of[node]
+            if theirs is not None and theirs is not ours:
+                theirs.extend(ours)
+                part_of.update((member, theirs) for member in ours)
+            elif source not in computing and source.op in ("call_function", "call_method"):
+                pending += source.all_input_nodes
+    order = {node: i for i, node in enumerate(nodes)}
+    return [sorted(part, key=order.__getitem__) for part in {id(p): p for p in part_of.values()}.values()]
+
+
+def _kernels(captured: Captured, nodes: list[fx.Node]) -> int:
+    return sum(op.launches for node in nodes for op in captured.ops_of(node))
+
+
+def _region(captured: Captured, site: Candidate, nodes: list[fx.Node]) -> FxRegion:
+    members = _with_views(captured, dict.fromkeys(nodes))
     among = set(members)
     inputs = dict.fromkeys(i for node in members for i in node.all_input_nodes if i not in among)
     outputs = tuple(node for node in members if any(user not in among for user in node.users))
@@ -58,12 +104,7 @@ def fx_region(captured: Captured, site: Candidate) -> FxRegion:
             raise Unreachable(f"{_called(node)} returns several tensors, and something else reads them")
     if not outputs:
         raise Unreachable("nothing reads its result")
-    return FxRegion(site, members, tuple(inputs), outputs)
-
-
-def _goes_along(op: Op) -> bool:
-    """A copy that a node makes for itself (``matmul`` lays out what it multiplies) is no reason to leave it alone."""
-    return kind_of(op.name) == "copy"
+    return FxRegion(site, members, tuple(inputs), outputs, _kernels(captured, nodes))
 
 
 def _with_views(captured: Captured, chosen: dict[fx.Node, None]) -> tuple[fx.Node, ...]:
@@ -96,16 +137,6 @@ def _reached(start: Iterable[fx.Node], step: Any) -> set[fx.Node]:
                 seen.add(node)
                 pending.append(node)
     return seen | first
-
-
-def _check(captured: Captured, node: fx.Node) -> None:
-    if node.op not in ("call_function", "call_method"):
-        raise Unreachable(f"{node.op} {node.target} is no call of a function")
-    for op in captured.ops_of(node):
-        if op.mutates:
-            raise Unreachable(f"{_called(node)} writes in place")
-        if kind_of(op.name) == "random" and bare(op.name) != "native_dropout":
-            raise Unreachable(f"{_called(node)} draws random numbers")
 
 
 def _called(node: fx.Node) -> str:

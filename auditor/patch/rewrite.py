@@ -21,12 +21,13 @@ from torch._subclasses import FakeTensor
 
 from auditor.collect.capture import Captured, capture
 from auditor.engine.claims import claim
+from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.patch.calls import Nested, Proposal, SiteCall, nodes_of
 from auditor.patch.order import insertion_point
 from auditor.patch.proposals import proposals
-from auditor.patch.region import FxRegion, Unreachable, as_module, fx_region
+from auditor.patch.region import FxRegion, Unreachable, as_module, fx_regions
 from auditor.patch.site import SiteView
 
 _numbers = itertools.count(1)
@@ -87,10 +88,13 @@ class Frame:
 
 
 class Rewriter:
-    """A backend for ``torch.compile``. ``frames`` tells what it saw, in order."""
+    """A backend for ``torch.compile``. ``frames`` tells what it saw, in order.
 
-    def __init__(self, rules: Sequence[Rule], chooser: Chooser) -> None:
-        self.rules, self.chooser = list(rules), chooser
+    ``path`` is where the compiled module stands in the model; module names in what it sees begin with it.
+    """
+
+    def __init__(self, rules: Sequence[Rule], chooser: Chooser, path: str = "") -> None:
+        self.rules, self.chooser, self.path = list(rules), chooser, path
         self.frames: list[Frame] = []
 
     @property
@@ -114,11 +118,12 @@ class Rewriter:
         if mode is None:
             return
         captured = capture(module, fakes, mode)
+        _drop_idle_casts(module.graph, captured)
         canonical = Canonical(captured.graph)
         claims = claim(canonical, self.rules)
         frame.refused = [(rule.id, refusal.reason, refusal.at.module) for rule, refusal in claims.refused]
         seen: Counter[tuple[str, str, str]] = Counter()
-        work = [self._look(captured, canonical, site, seen) for site in claims.sites]
+        work = [found for site in claims.sites for found in self._look(captured, canonical, site, seen)]
         frame.sites = [site for site, _ in work]
         changed = False
         for site, region in work:
@@ -129,24 +134,35 @@ class Rewriter:
             module.recompile()
 
     def _look(
-        self, captured: Captured, canonical: Canonical, candidate: Any, seen: Counter[tuple[str, str, str]]
-    ) -> tuple[PatchSite, FxRegion | None]:
+        self, captured: Captured, canonical: Canonical, candidate: Candidate, seen: Counter[tuple[str, str, str]]
+    ) -> list[tuple[PatchSite, FxRegion | None]]:
+        """The sites of the FX graph that a site of the op graph is, each with the region to exchange."""
         first = candidate.region.ops[0]
+        refused = PatchSite(
+            SiteKey(candidate.rule.id, self._module(first.module), "", 0), first.module_class, candidate.region.kernels
+        )
         try:
-            region = fx_region(captured, candidate)
-            function = as_module(region, captured)
+            regions = fx_regions(captured, candidate)
+            return [(self._site(captured, canonical, region, seen), region) for region in regions]
         except Unreachable as refusal:
-            key = SiteKey(candidate.rule.id, first.module, "", 0)
-            return PatchSite(key, first.module_class, candidate.region.kernels, reason=str(refusal)), None
+            refused.reason = str(refusal)
+            return [(refused, None)]
+
+    def _site(
+        self, captured: Captured, canonical: Canonical, region: FxRegion, seen: Counter[tuple[str, str, str]]
+    ) -> PatchSite:
+        first = captured.ops_of(region.members[0])[0]
+        function = as_module(region, captured)
         inputs = tuple(captured.results[node] for node in tensor_inputs(region, captured))
-        print_ = fingerprint(function, inputs)
-        name = (candidate.rule.id, first.module, print_)
-        site = PatchSite(
-            SiteKey(*name, seen[name]), first.module_class, candidate.region.kernels, function, inputs,
-        )  # fmt: skip
+        name = (region.site.rule.id, self._module(first.module), fingerprint(function, inputs))
+        key = SiteKey(*name, seen[name])
         seen[name] += 1
+        site = PatchSite(key, first.module_class, region.kernels, function, inputs)
         site.proposals, site.reason = proposals(SiteView(captured, canonical, region), function)
-        return site, region
+        return site
+
+    def _module(self, path: str) -> str:
+        return ".".join(part for part in (self.path, path) if part)
 
     def _apply(self, module: fx.GraphModule, captured: Captured, site: PatchSite, region: FxRegion) -> bool:
         nodes = tensor_inputs(region, captured)
@@ -161,6 +177,19 @@ class Rewriter:
             return False
         site.chosen, site.reason = chosen, ""
         return True
+
+
+CASTS = ("to", "float", "double", "half", "bfloat16", "type", "type_as")
+
+
+def _drop_idle_casts(graph: fx.Graph, captured: Captured) -> None:
+    """Casts to the dtype that a tensor has return the tensor itself. Dtypes are guarded, so that stays so."""
+    for node in list(graph.nodes):
+        if node.op == "call_method" and node.target in CASTS and isinstance(node.args[0], fx.Node):
+            source = node.args[0]
+            if captured.results[node] is captured.results[source]:
+                node.replace_all_uses_with(source)
+                graph.erase_node(node)
 
 
 def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:

@@ -9,9 +9,7 @@ import torch
 
 from auditor.patch.errors import floating_leaves
 from auditor.patch.precision import copies
-from auditor.patch.verify import Step, _context, _cotangents, _kept
-
-kept_state = _kept
+from auditor.patch.verify import Step, cotangents_of, step_modes
 
 
 def run_step(call: Callable[..., Any], step: Step, *, backward: bool = True, copied: bool = True) -> Any:
@@ -20,13 +18,13 @@ def run_step(call: Callable[..., Any], step: Step, *, backward: bool = True, cop
     ``copied``: on copies of the inputs, for a model that writes to them (a KV cache).
     """
     args, kwargs = (copies(tuple(step.args)), copies(dict(step.kwargs))) if copied else (step.args, step.kwargs)
-    with _context(step, live=True):
+    with step_modes(step, live=True):
         output = call(*args, **kwargs)
         if backward and step.has_backward:
             outputs = [leaf for _, leaf in floating_leaves(output)]
             pairs = [
                 (leaf, grad)
-                for leaf, grad in zip(outputs, _cotangents(outputs, step), strict=True)
+                for leaf, grad in zip(outputs, cotangents_of(outputs, step), strict=True)
                 if grad is not None and leaf.requires_grad
             ]
             torch.autograd.backward([leaf for leaf, _ in pairs], [grad for _, grad in pairs])

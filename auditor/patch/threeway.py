@@ -10,8 +10,8 @@ from torch import nn
 
 from auditor.measure import Timings, VersionFailedError, interleave, kept_memory, peak_bytes
 from auditor.patch.live import Patched
-from auditor.patch.stepping import kept_state, run_step
-from auditor.patch.verify import Step
+from auditor.patch.stepping import run_step
+from auditor.patch.verify import Step, kept_state
 
 
 @dataclass(frozen=True)

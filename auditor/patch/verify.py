@@ -104,7 +104,7 @@ def verify(
             Meant for a step of the module that is patched: further on one bit becomes many.
     """
     compared: dict[str, Comparison] = {}
-    with _kept(model) as state:
+    with kept_state(model) as state:
         if model.training != step.training:
             model.train(step.training)
         for name, given in _variants(step):
@@ -261,7 +261,7 @@ class _Runs:
     def _forward(self, version: _Version, live: bool) -> tuple[dict[str, Any], Any]:
         self.state.rng.restore()
         args, kwargs = copies((tuple(self.step.args), dict(self.step.kwargs)), version.copied)
-        with _context(self.step, live):
+        with step_modes(self.step, live):
             return _named_inputs(args, kwargs), version.call(args, kwargs)
 
     def _losses(self, version: _Version, live: bool) -> Tensor:
@@ -284,7 +284,7 @@ class _Runs:
         """
         outputs = [leaf for _, leaf in floating_leaves(output)]
         if self.cotangents is None:
-            self.cotangents = _cotangents(outputs, self.step)
+            self.cotangents = cotangents_of(outputs, self.step)
         pairs = [
             (leaf, grad.to(leaf))
             for leaf, grad in zip(outputs, self.cotangents, strict=False)
@@ -319,7 +319,7 @@ def _bare(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _context(step: Step, live: bool) -> Iterator[None]:
+def step_modes(step: Step, live: bool) -> Iterator[None]:
     """The modes that the step was called in. In fp64 there is no autocast, and inference mode is no_grad."""
     with ExitStack() as stack:
         if step.inference_mode and live:
@@ -337,7 +337,7 @@ def _loss(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return loss.to(dtype if scalar or dtype == torch.float64 else torch.float32)
 
 
-def _cotangents(outputs: Sequence[Tensor], step: Step) -> list[Tensor | None]:
+def cotangents_of(outputs: Sequence[Tensor], step: Step) -> list[Tensor | None]:
     """For each output the gradient that comes in, in its dtype; where the sizes are others, a random one as large."""
     given = step.cotangents
     if given is None:
@@ -429,7 +429,7 @@ class _State:
 
 
 @contextmanager
-def _kept(model: nn.Module) -> Iterator[_State]:
+def kept_state(model: nn.Module) -> Iterator[_State]:
     """The model without gradients inside, and as it was afterwards, whatever happens."""
     state = _State(model)
     try:

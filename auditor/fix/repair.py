@@ -1,0 +1,223 @@
+"""One model under repair: every site tried, what is left verified and measured as a whole, and undone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from auditor.engine.rules import Rule
+from auditor.fix.document import FixDocument, FixedSite, FixMemory, FixTiming, RatioInfo
+from auditor.fix.inputs import CapturedCall
+from auditor.fix.options import Options
+from auditor.measure import Ratio
+from auditor.patch.choose import ByMeasuring, Choice, as_plan
+from auditor.patch.culprit import culprits
+from auditor.patch.errors import named_leaves
+from auditor.patch.live import Patched
+from auditor.patch.plan import Plan, PlanSite
+from auditor.patch.rewrite import PatchSite
+from auditor.patch.stepping import run_step
+from auditor.patch.threeway import ThreeWay, measure_step
+from auditor.patch.verify import Step, Verification, kept_state, verify
+
+MANY_GRAPHS = 8
+"""Graphs of one model from which on its user should know: Dynamo's own limit for one function."""
+Key = tuple[str, str, str, int]
+
+
+@dataclass
+class Repair:
+    """One model, one captured step. What is found goes into ``document``."""
+
+    call: CapturedCall
+    rules: list[Rule]
+    options: Options
+    document: FixDocument
+    _live: list[Patched] = field(default_factory=list)
+    """What has to be undone."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The live model."""
+        return self.call.module
+
+    @property
+    def step(self) -> Step:
+        """The captured call."""
+        return self.call.step
+
+    def run(self) -> Plan:
+        """Everything, in order. The model is as it was afterwards, whatever happens."""
+        before = self._output()
+        try:
+            with kept_state(self.model):
+                plan = self._repaired()
+        finally:
+            for patched in self._live:
+                patched.undo()
+        if not _equal(before, self._output()):
+            self.document.notes.append(
+                "After the undo the outputs are not bit-equal to those before: the model is not deterministic."
+            )
+        return plan
+
+    def _repaired(self) -> Plan:
+        patched, plan = self._try_sites()
+        if not self.options.dry:
+            if plan.kept:
+                patched = self._verified(patched, plan)
+            times = self._timed(patched)
+            patched, plan, times = self._bound_instead(patched, plan, times)
+            self._note_times(times)
+        calls = self._calls(patched)
+        if not self.options.dry:
+            self._judge(plan, calls, times.timings.ratio("patched"))
+        self._describe(patched, plan, calls)
+        return plan
+
+    def _output(self) -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return run_step(self.model, self.step, backward=False)
+
+    def _try_sites(self) -> tuple[Patched, Plan]:
+        choice = Choice(
+            keep_all=self.options.keep_all, min_gain=self.options.min_gain, limit=self.options.limit,
+            wanted=lambda rule: not self.options.select or rule in self.options.select,
+        )  # fmt: skip
+        chooser = ByMeasuring(choice, timed=not self.options.dry)
+        patched = self._patched(Patched(self.model, self.rules, chooser))
+        run_step(self.model, self.step)
+        for frame in patched.rewriter.frames:
+            if frame.failure:
+                self.document.notes.append(f"A graph could not be looked at: {frame.failure}")
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        plan = Plan(
+            run=self.options.run, model=type(self.model).__name__, torch=str(torch.__version__), device=device.type
+        )
+        return patched, as_plan(chooser.outcomes, patched.sites, plan)
+
+    def _patched(self, patched: Patched) -> Patched:
+        self._live.append(patched)
+        return patched
+
+    def _verified(self, patched: Patched, plan: Plan) -> Patched:
+        """The model patched with what is right in it as a whole."""
+        verdict = self._judged(patched)
+        if not verdict.ok:
+            patched.undo()
+            found, rest, patched = culprits(self.model, self.rules, plan, self._judged)
+            self._patched(patched)
+            for site in found:
+                site.state, site.reason = "failed", f"the model is wrong with it: {verdict.reason}"
+            verdict = rest
+        self.document.verified = verdict.ok
+        self.document.verification = verdict.reason or f"on {', '.join(verdict.inputs)}"
+        return patched
+
+    def _judged(self, patched: Patched) -> Verification:
+        return verify(self.model, patched, self.step)
+
+    def _timed(self, patched: Patched) -> ThreeWay:
+        return measure_step(self.model, patched, self.step, compile=self.options.compile, cap_s=self.options.cap_s)
+
+    def _bound_instead(self, patched: Patched, plan: Plan, times: ThreeWay) -> tuple[Patched, Plan, ThreeWay]:
+        """Where every kept site is a module of its own, binding their forwards spares the tracing of the whole."""
+        leaves = {name for name, module in self.model.named_modules() if not list(module.children())}
+        if not plan.kept or any(site.module not in leaves for site in plan.kept):
+            return patched, plan, times
+        patched.disable()
+        own = _of_tier_1(plan)
+        bound = self._patched(Patched.by_plan(self.model, self.rules, own))
+        run_step(self.model, self.step)
+        if all(m.sites and not m.reason for m in bound.bound) and self._judged(bound).ok:
+            again = self._timed(bound)
+            if again.timings.ratio("patched").ratio > times.timings.ratio("patched").ratio:
+                return bound, own, again
+        bound.undo()
+        return patched, plan, times
+
+    def _calls(self, patched: Patched) -> dict[Key, int]:
+        """By site: how often its replacement runs in one step."""
+        before = [site.calls for site in patched.sites]
+        with patched.enabled():
+            run_step(self.model, self.step)
+        found: dict[Key, int] = {}
+        for site, calls in zip(patched.sites, before, strict=False):
+            found[_key(site)] = found.get(_key(site), 0) + site.calls - calls
+        return found
+
+    def _judge(self, plan: Plan, calls: dict[Key, int], gain: Ratio) -> None:
+        """Sites that were applied have to have been called, and the step as a whole has to win."""
+        for site in plan.kept:
+            if not calls.get(site.key):
+                site.state, site.reason = "failed", "it was applied and never called"
+        if not self.document.verified and plan.kept:
+            for site in plan.kept:
+                site.state, site.reason = "failed", f"the model is wrong: {self.document.verification}"
+        if not self.options.keep_all and gain.low <= 1.0 + self.options.min_gain:
+            for site in plan.kept:
+                site.state = "rolled_back"
+                site.reason = f"the step does not win: {gain.ratio:.3f} × ({gain.low:.3f} to {gain.high:.3f})"
+
+    def _note_times(self, times: ThreeWay) -> None:
+        document, median = self.document, times.timings.median_us
+        first, peaks, compiled = times.timings.first_us, times.peak_bytes, "compile" in median
+        document.timing = FixTiming(
+            eager_us=median["eager"], patched_us=median["patched"], compile_us=median.get("compile", 0.0),
+            patched_vs_eager=_ratio(times.timings.ratio("patched")),
+            compile_vs_eager=_ratio(times.timings.ratio("compile")) if compiled else RatioInfo(),
+            patched_first_us=first["patched"], compile_first_us=first.get("compile", 0.0),
+            rounds=times.timings.rounds,
+        )  # fmt: skip
+        document.memory = FixMemory(
+            eager_bytes=peaks["eager"], patched_bytes=peaks["patched"], compile_bytes=peaks.get("compile", 0)
+        )
+        document.notes += times.notes
+        document.measured_us = median["eager"] - median["patched"]
+
+    def _describe(self, patched: Patched, plan: Plan, calls: dict[Key, int]) -> None:
+        kernels = {_key(site): site.kernels for site in patched.sites}
+        self.document.sites = [_fixed_site(site, calls, kernels) for site in plan.sites]
+        self.document.compiles = patched.compiles
+        self.document.graph_breaks = list(patched.graph_breaks)
+        if patched.compiles > MANY_GRAPHS:
+            self.document.notes.append(
+                f"The model was traced {patched.compiles} times: something in it changes from call to call, and each "
+                "change compiles anew."
+            )
+
+
+def _equal(before: Any, after: Any) -> bool:
+    pairs = zip(named_leaves(before), named_leaves(after), strict=True)
+    return all(torch.equal(a, b) for (_, a), (_, b) in pairs if isinstance(a, torch.Tensor))
+
+
+def _of_tier_1(plan: Plan) -> Plan:
+    """The plan with every kept site bound to its module."""
+    sites = [msgspec.structs.replace(s, tier=1) if s.state == "kept" else s for s in plan.sites]
+    return msgspec.structs.replace(plan, sites=sites)
+
+
+def _key(site: PatchSite) -> Key:
+    return (site.key.rule, site.key.module, site.key.fingerprint, site.key.ordinal)
+
+
+def _ratio(ratio: Ratio) -> RatioInfo:
+    return RatioInfo(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
+
+
+def _fixed_site(site: PlanSite, calls: dict[Key, int], kernels: dict[Key, int]) -> FixedSite:
+    evidence = site.evidence
+    gain = evidence.gain
+    return FixedSite(
+        rule=site.rule, module=site.module, tier=site.tier if site.replacement else 0, replacement=site.replacement,
+        provider=site.provider, options=dict(site.options), state=site.state, reason=site.reason,
+        calls=calls.get(site.key, 0), kernels=kernels.get(site.key, 0), error=evidence.error,
+        eager_error=evidence.eager_error, before_us=evidence.before_us, after_us=evidence.after_us,
+        gain=RatioInfo(ratio=gain.ratio, low=gain.low, high=gain.high) if gain else RatioInfo(),
+    )  # fmt: skip
