@@ -87,6 +87,9 @@ class Op:
         """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
         self.single = len(self.schema.returns) == 1
         self.is_list = self.single and str(self.schema.returns[0].type) == "List[Tensor]"
+        types = [str(argument.type) for argument in self.schema.arguments]
+        self._places = None if TENSOR_TYPES[2] in types else [i for i, kind in enumerate(types) if kind in TENSOR_TYPES]
+        self._only_compiled = self.composed is None and self.on_cpu is None
         _library.define(schema, tags=_TAGS)
         for key in ("CPU", "CUDA", "XPU"):
             _library.impl(self.name, self._on_cpu if key == "CPU" else self._on_gpu, key)
@@ -96,10 +99,13 @@ class Op:
     def _on_cpu(self, *arguments: Argument) -> Any:
         self.calls += 1
         path = Chosen.cpu
+        if path == "compiled" and self._only_compiled:
+            return self.run_compiled(arguments)
         if self.composed is not None and path != "reference":
             return self._run_composed(self.composed, arguments)
         if path == "compiled":
-            return self.run_compiled(arguments) if self.on_cpu is None else self._run_composed(self.on_cpu, arguments)
+            assert self.on_cpu is not None
+            return self._run_composed(self.on_cpu, arguments)
         if path == "triton":
             return self._run_triton(arguments)
         return self.run_reference(arguments)
@@ -122,8 +128,14 @@ class Op:
             return self.run_reference(arguments)
         if kernel is None:
             return self.run_reference(arguments)
-        outputs = kernel(leaves(arguments))
+        outputs = kernel(self._tensors(arguments))
         return list(outputs) if self.is_list else outputs[0] if self.single else tuple(outputs)
+
+    def _tensors(self, arguments: Sequence[Argument]) -> list[Tensor]:
+        """The leaves, by their places in the schema; looked for only where an argument is a list of tensors."""
+        if self._places is None:
+            return leaves(arguments)
+        return [tensor for i in self._places if (tensor := arguments[i]) is not None]
 
     def _run_triton(self, arguments: Sequence[Argument]) -> Any:
         reason = self._refusal(arguments)

@@ -85,7 +85,12 @@ class FusedOp:
         self._apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def __call__(self, *arguments: Argument) -> Any:
-        learns = torch.is_grad_enabled() and self._wants_gradient(arguments)
+        learns = False
+        if torch.is_grad_enabled():
+            for i in self._differentiable:  # as _wants_gradient, whose call would cost as much again
+                if arguments[i] is not None and arguments[i].requires_grad:
+                    learns = True
+                    break
         if torch.compiler.is_compiling():
             outputs = self._function.apply(*arguments) if learns else self.forward.overload(*arguments)
         elif torch._C._are_functorch_transforms_active():
@@ -121,10 +126,7 @@ class FusedOp:
         return outputs[0] if self.outputs == 1 else outputs[: self.outputs]
 
     def _wants_gradient(self, arguments: Sequence[Argument]) -> bool:
-        for i in self._differentiable:  # noqa: SIM110 - a generator costs 0.5 µs a call
-            if arguments[i] is not None and arguments[i].requires_grad:
-                return True
-        return False
+        return any(arguments[i] is not None and arguments[i].requires_grad for i in self._differentiable)
 
     def _backward_schema(self) -> str:
         declared = str(self.forward.schema)
@@ -189,17 +191,19 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
     """
     tensors, learned, count = op._tensors, op._learned, len(op.forward.schema.arguments)
     replaced, added = op._replaced, op._added
-    blanks = [i in tensors for i in range(count)]
+    constants = tuple(i for i in range(count) if i not in tensors)
+    places = [(*tensors, *constants).index(i) for i in range(count)]  # of each argument in what is kept
+    run, run_backward, outputs_seen = op.forward.overload, op.backward.overload, op.outputs
     simple = replaced is None and added is None and not op.kept
 
     def forward(ctx: Any, *arguments: Argument) -> Any:
-        outputs = op.forward.overload(*arguments)
+        outputs = run(*arguments)
         ctx.set_materialize_grads(False)
-        ctx.constants = [None if blank else argument for blank, argument in zip(blanks, arguments, strict=True)]
+        ctx.constants = [arguments[i] for i in constants]
         if simple:  # most ops; this path is the cost of every call that learns
             ctx.save_for_backward(*[arguments[i] for i in tensors])
             return outputs
-        extra = outputs[op.outputs :] if op.saved else ()
+        extra = outputs[outputs_seen:] if op.saved else ()
         if extra:
             ctx.mark_non_differentiable(*extra)
         kept = [None if i == added else outputs if i == replaced else arguments[i] for i in tensors]
@@ -207,26 +211,28 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
         return outputs
 
     def backward(ctx: Any, *all_grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        grads = all_grads[: op.outputs]
-        needs = [ctx.needs_input_grad[i] for i in learned]
-        if all(grad is None for grad in grads):
-            return (None,) * count
-        if added is None or not ctx.needs_input_grad[added]:
-            return computed(ctx, grads, needs)
-        passed = grads[0]
-        result = computed(ctx, grads, needs) if any(needs) else (None,) * count
-        return (*result[:added], passed, *result[added + 1 :])
+        grads, wanted = all_grads[:outputs_seen], ctx.needs_input_grad
+        result: list[Tensor | None] = [None] * count
+        if grads[0] is None and all(grad is None for grad in grads):
+            return tuple(result)
+        into = [i for i in learned if wanted[i]]
+        if into:
+            found = computed(ctx, grads, [wanted[i] for i in learned])
+            for i, gradient in zip(into, found, strict=True):
+                result[i] = gradient
+        if added is not None and wanted[added]:
+            result[added] = grads[0]
+        return tuple(result)
 
-    def computed(ctx: Any, grads: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    def computed(ctx: Any, grads: Sequence[Tensor | None], needs: list[bool]) -> Sequence[Tensor]:
         kept = ctx.saved_tensors
-        inputs = list(ctx.constants)
-        for i, tensor in zip(tensors, kept, strict=False):
-            inputs[i] = tensor
+        given = [*kept[: len(tensors)], *ctx.constants]
+        inputs = [given[i] for i in places]
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: to be differentiated again
             if replaced is not None:
-                return op.scatter(op.backward.definition(*grads, *inputs, needs), needs)
-            return op.scatter(op.gradients(grads, inputs, needs, create_graph=True), needs)
-        return op.scatter(op.backward.overload(*grads, *inputs, *kept[len(tensors) :], needs), needs)
+                return op.backward.definition(*grads, *inputs, needs)  # type: ignore[no-any-return]
+            return op.gradients(grads, inputs, needs, create_graph=True)
+        return run_backward(*grads, *inputs, *kept[len(tensors) :], needs)  # type: ignore[no-any-return]
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(f"{op.name}_function", (torch.autograd.Function,), members)

@@ -59,3 +59,39 @@ def test_fp64_and_nothing_run_the_definition() -> None:
     kernels = CompiledKernels(torch.relu, 1)
     assert kernels.find((torch.randn(3, dtype=torch.float64),)) is None
     assert kernels.find((torch.randn(0, 3),)) is None
+
+
+def test_what_is_not_admitted_runs_the_definition() -> None:
+    # GIVEN a definition that goes another way for each length, and may have two kernels
+    asked: list[tuple[int, int]] = []
+
+    def admits(arguments: Any, known: int) -> bool:
+        asked.append((len(arguments[0]), known))
+        return known < 2
+
+    kernels = CompiledKernels(lambda x: x * int(x.size(0)), 1, admits)
+    found = [kernels.find((torch.ones(length),)) is not None for length in (3, 4, 5, 4, 5)]
+    # THEN the third gets none, and no length is asked about twice
+    assert found == [True, True, False, True, False]
+    assert asked == [(3, 0), (4, 1), (5, 2)]
+
+
+def test_each_choice_of_gradients_has_a_kernel_of_its_own() -> None:
+    # GIVEN a definition that returns what a list of booleans asks for, as every backward does
+    def definition(x: Tensor, y: Tensor, needs: list[bool]) -> list[Tensor]:
+        return [tensor * 2 for tensor, need in zip((x, y), needs, strict=True) if need]
+
+    kernels, x, y = CompiledKernels(definition, 3), torch.randn(5), torch.randn(5)
+    for needs in ([True, False], [False, True], [True, True], [True, False]):
+        kernel = kernels.find((x, y, needs))
+        assert kernel is not None
+        for found, expected in zip(kernel([x, y]), definition(x, y, needs), strict=True):
+            assert torch.equal(found, expected)
+    assert kernels.built == 3
+
+
+def test_a_dtype_among_the_arguments_tells_kernels_apart() -> None:
+    kernels, x = CompiledKernels(lambda x, dtype: (x * 3).to(dtype), 2), torch.randn(7)
+    for dtype in (torch.bfloat16, torch.float32, torch.bfloat16):
+        assert torch.equal(run(kernels, x, dtype), (x * 3).to(dtype))
+    assert kernels.built == 2
