@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -100,20 +99,7 @@ def _by_module(todo: list[Task]) -> dict[str, list[Result]]:
     return found
 
 
-SPILLING = {
-    "add_rms_norm": "backward, 4,095 × fp32 on sm_80",
-    "int4_linear": "forward in fp32, groups of 128, a width of no alignment",
-    "linear_epilogue": "forward in fp32, a width of no alignment",
-}
-"""Modules with a kernel that still spills, and where. One that spills no more fails its test, and leaves this list."""
-
-
-def _module(name: str) -> Any:
-    where = SPILLING.get(name.rpartition(".")[2])
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=f"spills: {where}") if where else [])
-
-
-@pytest.mark.parametrize("module", [_module(name) for name in kernel_modules()])
+@pytest.mark.parametrize("module", kernel_modules())
 def test_every_kernel_passes_every_gate(quick: dict[str, list[Result]], module: str) -> None:
     assert {result.target for result in quick[module]} == set(ALL_TARGETS)
     assert not any(result.failed for result in quick[module]), text([r for r in quick[module] if r.failed])
