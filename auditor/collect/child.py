@@ -77,7 +77,7 @@ class Config:
     name, as this room imports none of those that have one."""
     options: dict[str, Any] = field(default_factory=dict)
     patcher: str = ""
-    """``module:function`` that makes the :class:`Companion` from ``plan``; empty: none."""
+    """``module:function`` that makes the :class:`Companion` from ``plan`` and ``options``; empty: none."""
     plan: str = ""
 
     def save(self, path: Path) -> None:
@@ -109,7 +109,7 @@ class Session:
             self.watcher = self.recorder = self._recorder()
         self.watcher.start()
         if config.patcher:
-            self.companion = _named(config.patcher)(Path(config.plan))
+            self.companion = _named(config.patcher)(Path(config.plan), config.options)
             self.companion.start()
 
     def _recorder(self) -> Recorder:

@@ -29,8 +29,8 @@ _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(si
 
 def record_script(
     script: Path | str, args: list[str], *, steps: int = 5, warmup: int = 1, folder: Path,
-    stop: bool = False, patcher: str = "", plan: Path | None = None, cap_s: float | None = None,
-    on_progress: Callable[[str], None] | None = None,
+    stop: bool = False, patcher: str = "", plan: Path | None = None, options: dict[str, Any] | None = None,
+    cap_s: float | None = None, on_progress: Callable[[str], None] | None = None,
 ) -> Recording:  # fmt: skip
     """Run ``script`` with ``args`` and record it into ``folder`` (made if missing).
 
@@ -38,8 +38,8 @@ def record_script(
     On SIGTERM or SIGHUP the script gets the signal too, and :class:`SystemExit` is raised.
 
     ``steps`` timing and bare steps are wanted, after ``warmup`` steps. ``stop`` ends the script once they
-    are recorded. ``patcher`` (``module:function``) applies ``plan`` beside the recorder. A script that still runs
-    after ``cap_s`` seconds is ended, and what was recorded by then counts.
+    are recorded. ``patcher`` (``module:function``) applies ``plan`` beside the recorder; ``options`` (JSON) are
+    for it. A script that still runs after ``cap_s`` seconds is ended, and what was recorded by then counts.
 
     Raises :class:`ScriptFailed` when the script failed before a step was recorded, and :class:`AuditError` when it
     cannot be run, calls no model, profiles itself, or was killed. A script that fails later gives a recording with
@@ -57,6 +57,7 @@ def record_script(
     config = child.Config(
         script=typed, args=args, folder=str(folder.resolve()), steps=steps, warmup=warmup, stop=stop,
         parent=os.getpid(), patcher=patcher, plan=str(plan.resolve()) if plan else "",
+        options=options or {},
     )  # fmt: skip
     progress = _Progress(on_progress or _say_nothing, lambda: _progress(folder))
     ended = _run(config, progress, cap_s)
