@@ -32,6 +32,10 @@ class Run(msgspec.Struct, kw_only=True):
     select: list[str] = []
     ignore: list[str] = []
     """Rules that the settings chose and left out; nothing selected: every rule."""
+    patched_from: str = ""
+    """Id of the run that a fix was made for, where this one is the audit after it."""
+    plan: str = ""
+    """Path of the plan that was applied while this was recorded."""
 
 
 class Overhead(msgspec.Struct, kw_only=True):

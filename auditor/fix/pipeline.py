@@ -11,10 +11,10 @@ import msgspec
 
 from auditor.collect.recorder import StopScript
 from auditor.engine.rules import load_rules
-from auditor.fix.document import FixDocument
 from auditor.fix.inputs import CapturedCall, CapturedStep, InputCapture
 from auditor.fix.options import Options
 from auditor.fix.repair import Repair
+from auditor.fix_document import FixDocument
 from auditor.patch.plan import Plan
 
 RESULT = "fix.json"

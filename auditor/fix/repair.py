@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from auditor.engine.rules import Rule
-from auditor.fix.document import FixDocument, FixedSite, FixMemory, FixTiming, RatioInfo
 from auditor.fix.inputs import CapturedCall
 from auditor.fix.options import Options
+from auditor.fix_document import FixDocument, FixedSite, FixMemory, FixTiming, RatioInfo
 from auditor.measure import Ratio
 from auditor.patch.choose import ByMeasuring, Choice, as_plan
 from auditor.patch.culprit import culprits

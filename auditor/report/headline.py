@@ -15,6 +15,7 @@ def headline(document: Document) -> list[Fact]:
     lines = [
         Fact("script", safe(shlex.join(run.script)), literal=True),
         Fact("device", _device(document), literal=True),
+        Fact("patched", _patched(document), literal=True),
         Fact("exit", f"the script ended with code {run.exit_code}" if run.exit_code else ""),
         Fact("trace" if run.source == "trace" else "step", _step(document)),
         Fact("recording", _recording(document)),
@@ -24,6 +25,13 @@ def headline(document: Document) -> list[Fact]:
         Fact("coverage", coverage(document)),
     ]
     return [line for line in lines if line.value]
+
+
+def _patched(document: Document) -> str:
+    """Which plan was applied while the script ran, and to what the audit is to be compared."""
+    run = document.run
+    parts = [f"by the plan {safe(run.plan)}" if run.plan else "", f"from run {safe(run.patched_from)}"]
+    return ", ".join(part for part in (parts if run.patched_from else parts[:1]) if part)
 
 
 def _device(document: Document) -> str:

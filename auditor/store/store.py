@@ -1,7 +1,8 @@
-"""The store: save, list, load and delete audits."""
+"""The store: save, list, load and delete audits and fixes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
@@ -11,18 +12,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import msgspec
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, delete, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from auditor.document import SCHEMA, Document
 from auditor.errors import AuditError
+from auditor.fix_document import SCHEMA as FIX_SCHEMA
+from auditor.fix_document import FixDocument
 from auditor.store.artefacts import Artefacts
 from auditor.store.connection import connect, writing
 from auditor.store.failures import readable
 from auditor.store.ids import new_id
 from auditor.store.location import Location, locate
-from auditor.store.models import RunRow
+from auditor.store.models import Base, FixRow, RunRow
 from auditor.store.schema import bring_up_to_date
 
 if TYPE_CHECKING:
@@ -95,13 +98,39 @@ class Store(AbstractContextManager["Store"]):
 
     def save(self, document: Document, tables: dict[str, pyarrow.Table]) -> str:
         """Store an audit and return its new id, which is also written into ``document.run``."""
-        document.run.created = document.run.created or datetime.now(timezone.utc).isoformat(timespec="seconds")
+        document.run.created = document.run.created or _now()
         with readable(self.location.label):
             for _ in range(_TRIES):
                 document.run.id = new_id()
                 if self._try_save(document, tables):
                     return document.run.id
         raise AuditError(f"{self.location.label}: no free id was found for the run; is the clock right?")
+
+    def save_fix(self, fix: FixDocument, after: tuple[Document, dict[str, pyarrow.Table]] | None = None) -> None:
+        """Store a fix, and with it the audit ``after`` it: both or neither. Sets ``fix.after_run``.
+
+        The audit's own id, and the link to the run that was fixed, are written into its document.
+        """
+        fix.created = fix.created or _now()
+        with readable(self.location.label):
+            for _ in range(_TRIES):
+                if self._try_save_fix(fix, after):
+                    return
+        raise AuditError(f"{self.location.label}: no free id was found for the fix; is the clock right?")
+
+    def load_fix(self, ref: str = "latest") -> FixDocument:
+        """The newest fix of the run that ``ref`` names, or that this run is the audit after.
+
+        Raises:
+            AuditError: there is none.
+        """
+        run = self._resolve(ref)
+        newest = select(FixRow.document).where(or_(FixRow.run == run, FixRow.after_run == run))
+        with readable(self.location.label), Session(self._engine) as session:
+            text = session.execute(newest.order_by(FixRow.id.desc())).scalars().first()
+        if text is None:
+            raise AuditError(f"no fix of run {run} is stored; make one with: fusion-audit fix {run}")
+        return _decode_fix(text, run, self.location.label)
 
     def list_runs(self) -> list[RunSummary]:
         """Every stored run, the newest first."""
@@ -121,11 +150,12 @@ class Store(AbstractContextManager["Store"]):
         return StoredRun(run, name, _decode(text, run, self.location.label), names, self._artefacts)
 
     def delete(self, ref: str) -> str:
-        """Remove a run: first its row, then its files. Returns its id."""
+        """Remove a run and its fixes: first the rows, then its files. Returns its id."""
         run = self._resolve(ref)
         with readable(self.location.label):
             with writing(self._engine.connect()) as connection, connection.begin():
                 connection.execute(delete(RunRow).where(RunRow.id == run))
+                connection.execute(delete(FixRow).where(FixRow.run == run))
             self._artefacts.delete(run)
         return run
 
@@ -137,21 +167,38 @@ class Store(AbstractContextManager["Store"]):
     ) -> None:
         self.close()
 
-    def _try_save(self, document: Document, tables: dict[str, pyarrow.Table]) -> bool:
+    def _try_save_fix(self, fix: FixDocument, after: tuple[Document, dict[str, pyarrow.Table]] | None) -> bool:
+        if after is None:
+            fix.after_run = ""
+            return self._add_rows([_fix_row(fix)])
+        document, tables = after
+        document.run.created = document.run.created or _now()
+        document.run.id = fix.after_run = new_id()
+        document.run.patched_from = fix.run
+        return self._try_save(document, tables, fix)
+
+    def _try_save(self, document: Document, tables: dict[str, pyarrow.Table], fix: FixDocument | None = None) -> bool:
         """Files first, the row last: a process killed in between leaves files that nobody lists."""
         try:
             self._artefacts.write(document.run.id, tables)
         except FileExistsError:
             return False
+        rows: list[Base] = [_row(document, list(tables)), *([_fix_row(fix)] if fix else [])]
+        stored = False
+        try:
+            stored = self._add_rows(rows)
+        finally:
+            if not stored:
+                self._artefacts.delete(document.run.id)
+        return stored
+
+    def _add_rows(self, rows: Sequence[Base]) -> bool:
+        """All in one transaction; False where an id is taken: that row is not touched."""
         try:
             with writing(self._engine.connect()) as connection, Session(connection) as session, session.begin():
-                session.add(_row(document, list(tables)))
-        except IntegrityError:  # the id of a run without files here: don't touch that row
-            self._artefacts.delete(document.run.id)
+                session.add_all(rows)
+        except IntegrityError:
             return False
-        except BaseException:
-            self._artefacts.delete(document.run.id)
-            raise
         return True
 
     def _sweep(self) -> None:
@@ -217,6 +264,28 @@ def _row(document: Document, tables: list[str]) -> RunRow:
         step_us=totals.step_us, step_saving_us=totals.saving.step_us, artefacts=tables,
         document=msgspec.json.encode(document).decode(),
     )  # fmt: skip
+
+
+def _fix_row(fix: FixDocument) -> FixRow:
+    return FixRow(
+        id=new_id(), run=fix.run, after_run=fix.after_run, created=fix.created,
+        kept=sum(site.state == "kept" for site in fix.sites), predicted_us=fix.predicted_us,
+        measured_us=fix.measured_us, document=msgspec.json.encode(fix).decode(),
+    )  # fmt: skip
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _decode_fix(text: str, run: str, label: str) -> FixDocument:
+    try:
+        fix = msgspec.json.decode(text, type=FixDocument)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise AuditError(f"{label}: the fix of run {run} can't be read ({error}); make it again") from error
+    if fix.schema != FIX_SCHEMA:
+        raise AuditError(f"{label}: the fix of run {run} has schema {fix.schema!r}, this version reads {FIX_SCHEMA!r}")
+    return fix
 
 
 def _decode(text: str, run: str, label: str) -> Document:

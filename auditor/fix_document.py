@@ -116,5 +116,11 @@ class FixDocument(msgspec.Struct, kw_only=True):
     graph_breaks: list[str] = []
     recommendations: list[Recommendation] = []
     notes: list[str] = []
+    exit_code: int = 0
+    """The script's own, when it failed after all was measured."""
+    dry: bool = False
+    """Nothing was measured: ``kept`` sites are those that would be tried."""
+    diff: str = ""
+    """Suggested changes of the user's own source, as a unified diff."""
     plan: str = ""
     """Where the plan was written; empty where nothing was kept."""
