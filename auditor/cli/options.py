@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,30 @@ def not_negative(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"must not be negative, not {text}")
     return number
+
+
+def share(text: str) -> float:
+    """``1%`` or ``0.01`` as 0.01."""
+    try:
+        number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a share such as 1% or 0.01, not {text!r}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """``90s``, ``30m`` or ``2h`` (a bare number is seconds) in seconds."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        found = float(number) * unit
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a time such as 90s, 30m or 2h, not {text!r}")
+    return found
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +73,18 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     """What ``run`` and ``import`` have in common."""
     parser.add_argument("--name", help="name of the stored run")
     add_rules(parser)
+    add_selection(parser)
+    parser.add_argument("--device", metavar="FILE", type=Path, help="YAML description of the device")
+    add_report(parser, ("text", "json"))
+    add_db(parser)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
     for option, meaning in (("select", "use only these rules"), ("ignore", "leave out these rules")):
         parser.add_argument(
             f"--{option}", metavar="RULES", type=_names, action="extend", default=[],
             help=f"{meaning}: ids, starts of ids (FUS2) or names, separated by commas",
         )  # fmt: skip
-    parser.add_argument("--device", metavar="FILE", type=Path, help="YAML description of the device")
-    add_report(parser, ("text", "json"))
-    add_db(parser)
 
 
 def settings(args: argparse.Namespace) -> Config:

@@ -14,6 +14,7 @@ VERBS = {
     "import": "auditor.cli.import_",
     "runs": "auditor.cli.runs",
     "show": "auditor.cli.show",
+    "fix": "auditor.cli.fix",
     "rules": "auditor.cli.rules",
     "why-not": "auditor.cli.why_not",
     "graph": "auditor.cli.graph",

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from auditor.cli import options
 from auditor.cli.output import Progress, as_text, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
+
+if TYPE_CHECKING:
+    from auditor.config import Config
 
 
 class RunCommand(Command):
@@ -27,6 +31,7 @@ class RunCommand(Command):
         parser.add_argument(
             "--warmup", type=options.not_negative, default=2, metavar="N", help="steps to let pass first (default: 2)"
         )  # fmt: skip
+        parser.add_argument("--patch", metavar="PLAN", type=Path, help="apply a plan that `fusion-audit fix` wrote")
         parser.add_argument("--stop", action="store_true", help="end the script as soon as enough is recorded")
         options.add_audit(parser)
 
@@ -43,6 +48,10 @@ class RunCommand(Command):
         config = options.settings(args)
         rules = rules_of(config)  # a mistake in a rule is told before the script runs for an hour
         device = options.described_device(args)
+        if args.patch:
+            from auditor.patch.plan import load_plan
+
+            load_plan(args.patch)  # a mistake in it is told before the script runs, too
 
         from auditor.collect.launch import record_script
         from auditor.graph.tables import to_tables
@@ -52,17 +61,26 @@ class RunCommand(Command):
             with script_output_on_stderr(args.format == "json" and args.output is None):
                 recording = record_script(
                     args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=Path(folder),
-                    stop=args.stop, on_progress=Progress(),
+                    stop=args.stop, on_progress=Progress(), **_patching(args, config),
                 )  # fmt: skip
             remark("reading what was recorded")
             audit = audit_recording(
                 folder, recording, rules=rules, device=device, config=config,
                 name=as_text(run_name(config, args.script)), on_progress=Progress(),
             )  # fmt: skip
+            if args.patch:
+                audit.document.run.plan = str(args.patch.absolute())
             run_id = store.save(audit.document, to_tables(audit.graph))
         emit(audit.document, audit.graph, args.format, args.output)
         remark(f"stored as {run_id}")
         return recording.exit_code
+
+
+def _patching(args: argparse.Namespace, config: Config) -> dict[str, Any]:
+    """Arguments of ``record_script`` that have a plan applied beside the recorder."""
+    if not args.patch:
+        return {}
+    return {"patcher": "auditor.fix.apply:attach", "plan": args.patch, "options": {"rules": list(config.rules)}}
 
 
 def split_at_script(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[list[str], list[str]]:

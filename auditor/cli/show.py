@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 
 from auditor.cli import options
+from auditor.cli.fix import emit_fix
 from auditor.cli.output import check_output, emit
 from auditor.cli.parser import Command
 
 
 class ShowCommand(Command):
-    """Print the report of a stored audit."""
+    """Print the report of a stored audit, or of a stored fix."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "run", nargs="?", default="latest", metavar="RUN", help="id, its unique start, or name (default: latest)"
         )  # fmt: skip
+        parser.add_argument(
+            "--fix", action="store_true", help="the newest fix of the run, or that it is the audit after"
+        )
         options.add_report(parser, ("text", "json", "markdown", "html"))
         options.add_db(parser)
 
@@ -26,6 +30,9 @@ class ShowCommand(Command):
         from auditor.store import Store
 
         with Store.open(args.db, create=False) as store:
+            if args.fix:
+                emit_fix(store.load_fix(args.run), args)
+                return 0
             stored = store.load(args.run)
             graph = from_tables(stored.tables) if args.format == "html" else None
         emit(stored.document, graph, args.format, args.output)

@@ -29,6 +29,8 @@ from auditor.graph.ops import base_name, is_memory_bound
 from auditor.graph.ssa import print_graph
 from auditor.graph.traffic import traffic_of
 
+REPLACEMENTS = "fused_replacements."
+"""Ops that begin so are the library's: fused, whatever their kernels are called."""
 MAX_MODULES = 1000
 """Module paths listed in one finding; a longer list is cut and the sites still carry theirs."""
 
@@ -242,14 +244,16 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
 
 
 def _already_fused(graph: OpGraph, rules: Sequence[Rule]) -> int:
-    """Kernels whose name says that a fusion is live there."""
+    """Kernels whose name says that a fusion is live there, and those of our own replacements by whatever name."""
+    ours = [op for op in graph.ops if op.name.startswith(REPLACEMENTS)]
+    count = sum(op.launches for op in ours)
     patterns = [p for rule in rules for p in rule.already_fused]
     if not patterns:
-        return 0
+        return count
     live = re.compile("|".join(f"(?:{p})" for p in patterns), re.IGNORECASE)
     known: dict[str, bool] = {}
-    count = 0
-    for kernel in (*(k for op in graph.ops for k in op.kernels), *graph.unlinked):
+    others = (op for op in graph.ops if not op.name.startswith(REPLACEMENTS))
+    for kernel in (*(k for op in others for k in op.kernels), *graph.unlinked):
         if kernel.name not in known:
             known[kernel.name] = live.search(kernel.name) is not None
         count += known[kernel.name]

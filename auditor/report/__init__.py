@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from auditor.document import Document
+from auditor.errors import AuditError
+from auditor.fix_document import FixDocument
 from auditor.graph.model import OpGraph
 
 Format = Literal["text", "json", "markdown", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-__all__ = ["FORMATS", "Format", "load_json", "notebook", "render"]
+__all__ = ["FORMATS", "Format", "load_json", "notebook", "render", "render_fix"]
 
 
 def render(
@@ -46,6 +48,27 @@ def render(
 
         return html.render(document, graph)
     raise ValueError(f"unknown report format {fmt!r}; one of {', '.join(FORMATS)}")
+
+
+def render_fix(fix: FixDocument, fmt: Format, *, color: bool = False, width: int = 100) -> str:
+    """The report of a fix, ending in a newline; the arguments are those of :func:`render`.
+
+    Raises:
+        AuditError: there is no such report of a fix.
+    """
+    if fmt == "text":
+        from auditor.report import fix_text
+
+        return fix_text.render(fix, color=color, width=width)
+    if fmt == "json":
+        from auditor.report import fix_json
+
+        return fix_json.render(fix)
+    if fmt == "markdown":
+        from auditor.report import fix_markdown
+
+        return fix_markdown.render(fix)
+    raise AuditError(f"a fix has no report in {fmt}; there are: text, json, markdown")
 
 
 def load_json(path: str | Path) -> Document:

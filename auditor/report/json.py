@@ -19,7 +19,7 @@ def render(document: Document) -> str:
     Keys keep the order of the schema and those of dictionaries are sorted. JSON has no infinity and no NaN: a number
     that is not finite is written as its field's default, which the schema reads as *unknown*.
     """
-    raw = msgspec.json.encode(_finite(document), order="deterministic")
+    raw = msgspec.json.encode(finite(document), order="deterministic")
     return msgspec.json.format(raw, indent=2).decode() + "\n"
 
 
@@ -66,10 +66,10 @@ def _refuse(path: str | Path, sentence: str) -> AuditError:
     return AuditError(f"{safe(str(path))} {sentence}.")
 
 
-def _finite(node: Any) -> Any:
-    """``node`` with every non-finite float of its structs replaced by the field's default."""
+def finite(node: Any) -> Any:
+    """A document or a part of one, every non-finite float of its structs replaced by the field's default."""
     if isinstance(node, list):
-        return [_finite(item) for item in node]
+        return [finite(item) for item in node]
     if not isinstance(node, msgspec.Struct):
         return node
     fields = msgspec.structs.fields(node)
@@ -79,4 +79,4 @@ def _finite(node: Any) -> Any:
 def _finite_field(value: Any, default: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else default
-    return _finite(value)
+    return finite(value)

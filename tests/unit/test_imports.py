@@ -16,12 +16,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
     ("errors", "document"),
+    ("fix_document",),
     ("config", "graph"),
     ("collect",),
     ("devices",),
     ("engine",),
+    ("measure",),
+    ("patch",),
     ("report", "selection", "store"),
     ("audit", "api", "session"),
+    ("fix",),
     ("doctor",),
     ("cli",),
     ("__main__",),

@@ -1,0 +1,59 @@
+"""What the two audits say of a fix: what was predicted for its sites, and what may be gained at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from auditor.document import Document, Site
+from auditor.fix_document import FixDocument, FixedSite, Prediction
+
+Place = tuple[str, str]
+"""Rule and module."""
+
+
+def judged(fix: FixDocument, before: Document, after: Document | None) -> None:
+    """Fill in what needs the audits ``before`` and ``after`` the fix."""
+    fix.before = before.totals
+    fix.amdahl_cap = before.totals.saving.amdahl_cap
+    if after is not None:
+        fix.after = after.totals
+        fix.notes += [note for note in after.run.notes if note not in fix.notes and _tells(note)]
+    found = pairs(before, fix.sites)
+    fix.predictions = predictions(found)
+    fix.predicted_us = sum(place.saving.step_us for site, place in found if site.state == "kept")
+
+
+def pairs(before: Document, sites: Sequence[FixedSite]) -> list[tuple[FixedSite, Site]]:
+    """Sites that were timed with the places of the audit that they are: of one rule in one module, in order."""
+    places: dict[Place, list[Site]] = defaultdict(list)
+    for finding in before.findings:
+        if finding.phase != "backward":  # sites are found in forward; their times have the backward in them
+            for place in finding.places:
+                places[finding.rule, place.module].append(place)
+    found = []
+    for site in sites:
+        left = places[site.rule, site.module]
+        if left and _timed(site):
+            found.append((site, left.pop(0)))
+    return found
+
+
+def predictions(found: Iterable[tuple[FixedSite, Site]]) -> list[Prediction]:
+    """By rule: the kernel time that the audit expected to save, and what was measured site by site."""
+    by_rule: dict[str, Prediction] = {}
+    for site, place in found:
+        one = by_rule.setdefault(site.rule, Prediction(rule=site.rule))
+        one.sites += 1
+        one.predicted_us += place.saving.likely_us
+        one.measured_us += site.before_us - site.after_us
+    return [by_rule[rule] for rule in sorted(by_rule)]
+
+
+def _timed(site: FixedSite) -> bool:
+    return site.before_us > 0 and site.after_us > 0
+
+
+def _tells(note: str) -> bool:
+    """Whether a note of the audit after the fix is about the plan."""
+    return note.startswith(("Patched by a plan", "The plan was not applied", "Not applied", "Error: applied"))
