@@ -60,10 +60,13 @@ class Chain:
 
     >>> swiglu = Chain(lambda gate, up: torch.nn.functional.silu(gate) * up)
     >>> y = swiglu(gate, up)
+
+    With ``rows`` the function may hold reductions, softmax, norms and concatenations too: what a kernel that walks
+    whole rows can do. The compiler then decides how many kernels it takes; along one axis it is one.
     """
 
-    def __init__(self, fn: Function) -> None:
-        self.fn = fn
+    def __init__(self, fn: Function, *, rows: bool = False) -> None:
+        self.fn, self.rows = fn, rows
         self.name: Final = "elementwise_chain" + _slug(fn)
         self._forms: dict[object, _Form | _Refused] = {}
         self._lock = threading.RLock()  # its own: while it is traced, on another thread, it may call a chain
@@ -81,7 +84,7 @@ class Chain:
         if isinstance(form, _Refused):
             return form.reason
         try:
-            chain_graph(self.fn, arguments, _autocast(arguments))
+            chain_graph(self.fn, arguments, _autocast(arguments), rows=self.rows)
         except NotElementwise as refusal:
             return str(refusal)
         return None
@@ -107,12 +110,13 @@ class Chain:
             return _Refused(_described(self.name, self.fn), self.fn, reason)
         autocast = _autocast(arguments)
         try:
-            traced = chain_graph(self.fn, arguments, autocast)
+            traced = chain_graph(self.fn, arguments, autocast, rows=self.rows)
         except NotElementwise as refusal:
             return _Refused(_described(self.name, self.fn), self.fn, str(refusal))
         places = tuple(i for i, argument in enumerate(arguments) if isinstance(argument, Tensor))
         constants = [None if i in places else argument for i, argument in enumerate(arguments)]
-        op = chain_op(self.name, of_tensors(self.fn, constants, places, autocast), places, len(traced.outputs))
+        definition = of_tensors(self.fn, constants, places, autocast)
+        op = chain_op(self.name, definition, places, len(traced.outputs), rows=self.rows)
         return _Form(op, places, None if traced.structure.is_leaf() else traced.structure)
 
 

@@ -28,6 +28,16 @@ _VIEWS: Final = frozenset(
 _COPIES: Final = frozenset({"clone", "_to_copy", "lift_fresh_copy", "lift_fresh", "contiguous", "convert_element_type"})
 _CONSTANT_TENSORS: Final = frozenset({"full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "scalar_tensor"})
 """Tensors of one value: a number to the kernel."""
+_ROWS: Final = frozenset(
+    {
+        "_softmax", "_log_softmax", "_safe_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm",
+        "norm", "logsumexp", "linalg_vector_norm", "std", "std_mean", "var", "var_mean", "aminmax", "cat", "stack", "roll",
+        "flip", "repeat", "constant_pad_nd", "arange", "tril", "triu", "_softmax_backward_data",
+        "_log_softmax_backward_data", "native_layer_norm_backward", "slice_backward", "select_backward", "unfold",
+        "slice_scatter", "select_scatter",
+    }
+)  # fmt: skip
+"""What a kernel that walks whole rows can do besides: statistics of rows, and writing into a part of a tensor."""
 _HARMLESS: Final = _VIEWS | _COPIES | _CONSTANT_TENSORS | {"sym_size", "sym_stride", "sym_numel"}
 
 
@@ -49,7 +59,9 @@ class Traced:
         return list(found)
 
 
-def chain_graph(fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast = None) -> Traced:
+def chain_graph(
+    fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast = None, *, rows: bool = False
+) -> Traced:
     """The graph of an elementwise ``fn``. Reads shapes and dtypes of tensors, no values.
 
     Raises:
@@ -65,8 +77,8 @@ def chain_graph(fn: Callable[..., Any], arguments: Sequence[Any], autocast: Auto
     except Exception as error:  # whatever the function raises, or the tracer about it
         raise NotElementwise(_why_untraceable(error)) from error
     reason = _of_outputs(trace)
-    if reason is None and _offenders(trace.graph):
-        reason = _of_offenders(trace, fn, arguments, autocast)
+    if reason is None and _offenders(trace.graph, rows):
+        reason = _of_offenders(trace, fn, arguments, autocast, rows)
     reason = reason or _of_work(trace)
     if reason is not None:
         raise NotElementwise(reason)
@@ -140,11 +152,13 @@ def _of_work(trace: Traced) -> str | None:
     return None
 
 
-def _of_offenders(trace: Traced, fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast) -> str | None:
+def _of_offenders(
+    trace: Traced, fn: Callable[..., Any], arguments: Sequence[Any], autocast: Autocast, rows: bool
+) -> str | None:
     """The ops that are not elementwise, unless what the compiler makes of them is (``glu`` is a product of halves)."""
     from torch._inductor.decomposition import select_decomp_table
 
-    offenders = _offenders(trace.graph)
+    offenders = _offenders(trace.graph, rows)
     if any(_name(target) == "_local_scalar_dense" for target in offenders):
         return "what it does depends on values"
     random = [target for target in offenders if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())]
@@ -156,21 +170,24 @@ def _of_offenders(trace: Traced, fn: Callable[..., Any], arguments: Sequence[Any
     if mutating:
         return f"{_listed(mutating)} writes in place"
     opened = _in_clean_thread(lambda: _traced(fn, arguments, autocast, select_decomp_table()))
-    if not _offenders(opened.graph):
+    if not _offenders(opened.graph, rows):
         return None
-    return f"{_listed(offenders)} {'is' if len(set(map(_name, offenders))) == 1 else 'are'} not elementwise"
+    kind = "elementwise or over rows" if rows else "elementwise"
+    return f"{_listed(offenders)} {'is' if len(set(map(_name, offenders))) == 1 else 'are'} not {kind}"
 
 
-def _offenders(graph: torch.fx.Graph) -> list[Any]:
-    return [node.target for node in graph.nodes if node.op == "call_function" and not _elementwise(node.target)]
+def _offenders(graph: torch.fx.Graph, rows: bool) -> list[Any]:
+    return [n.target for n in graph.nodes if n.op == "call_function" and not _in_one_kernel(n.target, rows)]
 
 
-def _elementwise(target: Any) -> bool:
+def _in_one_kernel(target: Any, rows: bool) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True  # arithmetic on sizes, and the items of a split
     tags = target.tags
     if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in tags:
         return False
+    if rows and (torch.Tag.reduction in tags or _name(target) in _ROWS):
+        return True
     return torch.Tag.pointwise in tags or _name(target) in _HARMLESS
 
 

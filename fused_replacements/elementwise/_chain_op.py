@@ -42,7 +42,7 @@ def of_tensors(fn: Function, constants: Sequence[Any], places: Sequence[int], au
     return definition
 
 
-def _admits(name: str, function: Function, inputs: Function) -> Admits:
+def _admits(name: str, function: Function, inputs: Function, rows: bool) -> Admits:
     """Looks at what a function that isn't ours does at new sizes, before it is compiled for them.
 
     ``inputs`` takes its tensors from the arguments of the op, or of the op of its gradient. Sizes that don't fit are
@@ -56,7 +56,7 @@ def _admits(name: str, function: Function, inputs: Function) -> Admits:
         try:
             if known >= MOST_WAYS:
                 raise NotElementwise(f"what it does depends on sizes, in more than {MOST_WAYS} ways")
-            chain_graph(function, tensors)
+            chain_graph(function, tensors, rows=rows)
         except NotElementwise as refusal:
             say_unfused(name, str(refusal))
             return False
@@ -92,7 +92,7 @@ class _Compiler(Kernels):
         return lambda *_: None
 
 
-def chain_op(name: str, definition: Function, places: Sequence[int], outputs: int) -> FusedOp:
+def chain_op(name: str, definition: Function, places: Sequence[int], outputs: int, *, rows: bool) -> FusedOp:
     """The dispatcher's op of a chain whose arguments at ``places`` are tensors."""
     arguments = ", ".join(f"Tensor x{i}" for i in places)
     results = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
@@ -102,6 +102,7 @@ def chain_op(name: str, definition: Function, places: Sequence[int], outputs: in
     forward.made.append(op.forward)
     backward.made.append(op.backward)
     count, derived = len(op.backward.schema.arguments), op.backward.definition
-    op.forward.compiled = CompiledKernels(definition, len(places), _admits(op.name, definition, list))
-    op.backward.compiled = CompiledKernels(derived, count, _admits(op.name, definition, lambda a: op.split(a)[1]))
+    op.forward.compiled = CompiledKernels(definition, len(places), _admits(op.name, definition, list, rows))
+    inputs = _admits(op.name, definition, lambda arguments: op.split(arguments)[1], rows)
+    op.backward.compiled = CompiledKernels(derived, count, inputs)
     return op

@@ -297,3 +297,46 @@ def test_inputs_are_not_written() -> None:
 def test_the_registry_names_it() -> None:
     assert find("elementwise_chain").function is elementwise_chain
     assert module_function.REPLACEMENT is find("elementwise_chain")
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def _masked_softmax(x: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax(x * 0.125 + mask, -1)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (_rms_norm, [(6, 32), (32,)]),
+        (_rotated, [(2, 6, 32), (6, 32), (6, 32)]),
+        (_masked_softmax, [(2, 6, 6), (6, 6)]),
+    ],
+)
+def test_rows_lets_a_chain_hold_what_walks_whole_rows(function: Any, shapes: list[tuple[int, ...]]) -> None:
+    tensors = [torch.randn(*shape, requires_grad=True) for shape in shapes]
+    assert Chain(function).supports(*tensors)  # elementwise only, unless it is asked for
+    chain = Chain(function, rows=True)
+    assert chain.supports(*tensors) is None
+    result, expected = chain(*tensors), function(*tensors)
+    cotangent = torch.randn_like(expected)
+    assert torch.allclose(result, expected, atol=1e-5)
+    for mine, its in zip(
+        torch.autograd.grad(result, tensors, cotangent), torch.autograd.grad(expected, tensors, cotangent), strict=True
+    ):
+        assert torch.allclose(mine, its, atol=1e-4)
+    (op,) = chain.ops()
+    assert (op.forward.calls, op.backward.calls) == (1, 1)
+    assert (op.forward.compiled.built, op.backward.compiled.built) == (1, 1)
+
+
+def test_rows_does_not_let_products_in() -> None:
+    x = torch.randn(4, 4)
+    assert "aten.mm is not elementwise or over rows" in str(Chain(lambda a, b: a @ b, rows=True).supports(x, x))
