@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from auditor.patch.adapters import activations, norms
+from auditor.patch.adapters import activations, linears, norms
+from auditor.patch.adapters.attention import attention
+from auditor.patch.adapters.rope import rope
+from auditor.patch.adapters.softmax import softmax
 from auditor.patch.adapters.wanted import Wanted
 from auditor.patch.site import SiteView
 
@@ -19,7 +22,12 @@ ADAPTERS: dict[str, Adapter] = {
     "rms_norm": norms.rms_norm,
     "add_rms_norm": norms.add_rms_norm,
     "layer_norm": norms.layer_norm,
+    "softmax": softmax,
+    "rope": rope,
     "act_mul": activations.act_mul,
+    "linear_epilogue": linears.linear_epilogue,
+    "packed_linear": linears.packed_linear,
+    "attention": attention,
 }
 """By the name that a rule gives its replacement."""
 
