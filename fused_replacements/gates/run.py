@@ -113,14 +113,23 @@ def run(todo: Iterable[Task], jobs: int | None = None) -> Iterator[Result]:
 
 
 def _compiled(todo: list[Task], jobs: int) -> Iterator[tuple[Task, list[Facts]]]:
-    with ProcessPoolExecutor(max(1, min(jobs, len(todo))), get_context("spawn")) as pool:
+    """A module's tasks for one target go to one process, which compiles what they have in common once."""
+    together: dict[tuple[str, str], list[Task]] = {}
+    for task in todo:
+        together.setdefault((task.module, task.target), []).append(task)
+    with ProcessPoolExecutor(max(1, min(jobs, len(together))), get_context("spawn")) as pool:
         with _compiling():
-            futures = [pool.submit(compile_all, task) for task in todo]
-        for task, future in zip(todo, futures, strict=True):
+            futures = {key: pool.submit(_compile_each, tasks) for key, tasks in together.items()}
+        for task in todo:
+            key = task.module, task.target
             try:
-                yield task, future.result()
+                yield task, futures[key].result()[together[key].index(task)]
             except BrokenProcessPool:
                 yield task, _alone(task)
+
+
+def _compile_each(todo: list[Task]) -> list[list[Facts]]:
+    return [compile_all(task) for task in todo]
 
 
 def _alone(task: Task) -> list[Facts]:

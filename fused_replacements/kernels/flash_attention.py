@@ -217,13 +217,14 @@ VARIANTS: Final[Mapping[str, dict[str, Any]]] = {
     "bias": {"BIAS": ADDED_BIAS},
     "ALiBi": {"CAUSAL": True, "SLOPES": True},
 }
-HEAD_DIMS: Final[Mapping[int, int]] = {1024: 64, 2048: 32, 4096: 128, 8192: 96, 16384: 256}
-"""The kernels know no width of a model, only head_dim: each width of the gates stands for one."""
+HEAD_DIMS: Final[Mapping[int, int]] = {1024: 64, 2048: 96, 4096: 128, 8192: 32, 16384: 256}
+"""The kernels know no width of a model, only head_dim: each width of the gates stands for one, others for a head that
+is padded: of 80 channels, or in fp32 of 40, where backward is fused."""
 
 
 def cases(width: int, dtype: str) -> Iterator[KernelCase]:
     """Forward and backward at one head_dim, for what SDPA can't express."""
-    head_dim = HEAD_DIMS.get(width, 80)
+    head_dim = HEAD_DIMS.get(width, 40 if dtype == "fp32" else 80)
     choice = tiles(head_dim, 4 if dtype == "fp32" else 2)
     for label, variant in VARIANTS.items():
         flags = {"CAUSAL": False, "WINDOW": False, "BIAS": NO_BIAS, "SLOPES": False, "SOFTCAP": False, **variant}
