@@ -31,8 +31,8 @@ _CONSTANT_TENSORS: Final = frozenset({"full", "full_like", "zeros", "zeros_like"
 _ROWS: Final = frozenset(
     {
         "_softmax", "_log_softmax", "_safe_softmax", "native_layer_norm", "native_group_norm", "_fused_rms_norm",
-        "norm", "logsumexp", "linalg_vector_norm", "std", "std_mean", "var", "var_mean", "aminmax", "cat", "stack", "roll",
-        "flip", "repeat", "constant_pad_nd", "arange", "tril", "triu", "_softmax_backward_data",
+        "norm", "logsumexp", "linalg_vector_norm", "std", "std_mean", "var", "var_mean", "aminmax", "cat", "stack",
+        "roll", "flip", "repeat", "constant_pad_nd", "arange", "tril", "triu", "_softmax_backward_data",
         "_log_softmax_backward_data", "native_layer_norm_backward", "slice_backward", "select_backward", "unfold",
         "slice_scatter", "select_scatter",
     }
