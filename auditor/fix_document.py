@@ -49,12 +49,18 @@ class FixedSite(msgspec.Struct, kw_only=True):
 
 
 class Prediction(msgspec.Struct, kw_only=True):
-    """Of one rule: what the audit predicted for the sites that were measured, and what was measured."""
+    """Of one rule: what the audit predicted for the sites that were measured, and what was measured.
+
+    The two are of different runs, between which a machine changes its pace; as shares of the time before they compare.
+    """
 
     rule: str
     sites: int = 0
     predicted_us: float = 0.0
     measured_us: float = 0.0
+    predicted_share: float = 0.0
+    measured_share: float = 0.0
+    """Saved of the sites' time before, in the audit's recording and in the measurement."""
 
 
 class FixTiming(msgspec.Struct, kw_only=True):

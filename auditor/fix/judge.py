@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from auditor.document import Document, Site
 from auditor.fix_document import FixDocument, FixedSite, Prediction
+from auditor.report.format import ratio
 
 Place = tuple[str, str]
 """Rule and module."""
@@ -41,13 +42,20 @@ def pairs(before: Document, sites: Sequence[FixedSite]) -> list[tuple[FixedSite,
 
 def predictions(found: Iterable[tuple[FixedSite, Site]]) -> list[Prediction]:
     """By rule: the kernel time that the audit expected to save, and what was measured site by site."""
-    by_rule: dict[str, Prediction] = {}
+    by_rule: dict[str, list[tuple[FixedSite, Site]]] = defaultdict(list)
     for site, place in found:
-        one = by_rule.setdefault(site.rule, Prediction(rule=site.rule))
-        one.sites += 1
-        one.predicted_us += place.saving.likely_us
-        one.measured_us += site.before_us - site.after_us
-    return [by_rule[rule] for rule in sorted(by_rule)]
+        by_rule[site.rule].append((site, place))
+    return [_prediction(rule, by_rule[rule]) for rule in sorted(by_rule)]
+
+
+def _prediction(rule: str, found: list[tuple[FixedSite, Site]]) -> Prediction:
+    predicted_us = sum(place.saving.likely_us for _, place in found)
+    measured_us = sum(site.before_us - site.after_us for site, _ in found)
+    return Prediction(
+        rule=rule, sites=len(found), predicted_us=predicted_us, measured_us=measured_us,
+        predicted_share=ratio(predicted_us, sum(place.device_us for _, place in found)) or 0.0,
+        measured_share=ratio(measured_us, sum(site.before_us for site, _ in found)) or 0.0,
+    )  # fmt: skip
 
 
 def _timed(site: FixedSite) -> bool:

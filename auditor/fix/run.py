@@ -61,7 +61,6 @@ class Fixing:
     config: Config
     device: Device | None = None
     on_progress: Callable[[str], None] = lambda _sentence: None
-    watcher: str = WATCHER
     after: tuple[Document, dict[str, Any]] | None = field(default=None, init=False)
     plan: Plan | None = field(default=None, init=False)
 
@@ -113,7 +112,7 @@ class Fixing:
             return f"{what}: {passed_s} s" if passed_s else ""
 
         ended, facts = watch_script(
-            self.script[0], self.script[1:], watcher=self.watcher, options=self._for_watcher(dry), folder=folder,
+            self.script[0], self.script[1:], watcher=WATCHER, options=self._for_watcher(dry), folder=folder,
             cap_s=self.options.cap_s, progress=progress, done=(folder / RESULT).exists, on_progress=self.on_progress,
         )  # fmt: skip
         document = _read(folder / RESULT)

@@ -47,16 +47,15 @@ def rewritten(lines: list[str], statement: ast.stmt, replacement: str, dtype: st
         return None
     line = lines[statement.lineno - 1].encode()  # columns of the syntax tree count bytes
     fitting = [s for s in SPELLINGS if s.replacement == replacement and (not s.dtypes or dtype in s.dtypes)]
-    found = [
-        (node, spelling, bound)
-        for node in ast.walk(statement)
-        if isinstance(node, ast.expr)
-        for spelling in fitting
-        if (bound := matched(ast.parse(spelling.pattern, mode="eval").body, node)) is not None
-    ]
+    found: dict[ast.expr, tuple[Spelling, dict[str, ast.expr]]] = {}
+    for node in (node for node in ast.walk(statement) if isinstance(node, ast.expr)):
+        for spelling in fitting:
+            bound = matched(ast.parse(spelling.pattern, mode="eval").body, node)
+            if bound is not None:
+                found.setdefault(node, (spelling, bound))
     if len(found) != 1:
         return None
-    node, spelling, bound = found[0]
+    ((node, (spelling, bound)),) = found.items()
     call = spelling.call.format(**{name: ast.unparse(part) for name, part in bound.items()})
     if node.end_col_offset is None:
         return None

@@ -208,14 +208,14 @@ PREDICTION_HEAD = ("rule", "sites", "predicted", "measured", "error")
 
 
 def prediction_rows(fix: FixDocument) -> list[tuple[str, ...]]:
-    """Predicted and measured saving of kernel time by rule; the error is that of the prediction."""
+    """Predicted and measured saving of kernel time by rule. The error is that of the predicted share."""
     rows: list[tuple[str, ...]] = []
     for one in fix.predictions:
-        off = ratio(one.predicted_us - one.measured_us, abs(one.measured_us))
+        off = ratio(one.predicted_share - one.measured_share, abs(one.measured_share))
+        predicted = f"{percent(one.predicted_share)} ({duration(one.predicted_us)})"
+        measured = f"{percent(one.measured_share)} ({duration(one.measured_us)})"
         error = "–" if off is None else f"{100 * off:+.0f} %"
-        rows.append(
-            (safe(one.rule), count(one.sites), duration(one.predicted_us), duration(one.measured_us), error)
-        )  # fmt: skip
+        rows.append((safe(one.rule), count(one.sites), predicted, measured, error))
     return rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from auditor.fix_document import FixDocument
 from auditor.report import fix_facts as facts
-from auditor.report.format import plural
+from auditor.report.format import plural, safe
 from auditor.report.markdown import code
 
 _NAMES = ("rule", "module", "replacement", "provider")
@@ -65,4 +65,5 @@ def _diff(diff: str) -> str:
     fence = "```"
     while fence in diff:
         fence += "`"
-    return f"{fence}diff\n{diff.rstrip()}\n{fence}"
+    lines = "\n".join(safe(line.expandtabs(4)) for line in diff.splitlines())
+    return f"{fence}diff\n{lines}\n{fence}"

@@ -1,0 +1,115 @@
+"""What the audits say of a fix: predictions held against measurements, and what else would help."""
+
+from __future__ import annotations
+
+from fix_factory import fixed, norm
+
+from auditor.document import DeviceInfo, Document, Finding, Run, Saving, Site, Totals, TotalSaving
+from auditor.fix.judge import judged, pairs
+from auditor.fix.recommend import recommendations
+from auditor.fix_document import FixDocument, FixTiming, RatioInfo
+from auditor.graph.model import Kernel, Op, OpGraph
+
+
+def audit(**totals: float) -> Document:
+    """Norms in layers 0 to 3, one of them twice, and one in the backward pass."""
+    saving = Saving(likely_us=150.0, step_us=120.0)
+    modules = [*(f"layers.{i}.norm" for i in range(4)), "layers.0.norm"]
+    places = [Site(ops=[], module=module, device_us=200.0, saving=saving) for module in modules]
+    backward = Finding(rule="FUS201", name="n", family="f", phase="backward", places=places)
+    return Document(
+        run=Run(id="1m8aaaaaaaaa"),
+        totals=Totals(saving=TotalSaving(amdahl_cap=1.3), **totals),  # type: ignore[arg-type]
+        findings=[backward, Finding(rule="FUS201", name="n", family="f", sites=5, places=places)],
+    )
+
+
+def test_sites_are_paired_with_places_of_their_module_each_once() -> None:
+    sites = [norm(0), norm(0), norm(0), norm(1, before_us=0.0), norm(7)]
+    found = pairs(audit(), sites)
+    assert [site.module for site, _ in found] == ["layers.0.norm", "layers.0.norm"]
+
+
+def test_predicted_and_measured_are_summed_by_rule_and_the_step_counts_what_was_kept() -> None:
+    fix = FixDocument(sites=[norm(0), norm(1, state="rolled_back", after_us=310.0)])
+
+    judged(fix, audit(), None)
+
+    (rule,) = fix.predictions
+    assert (rule.rule, rule.sites, rule.predicted_us, rule.measured_us) == ("FUS201", 2, 300.0, 190.0)
+    assert (rule.predicted_share, rule.measured_share) == (0.75, 190 / 600)
+    assert (fix.predicted_us, fix.amdahl_cap, fix.after) == (120.0, 1.3, Totals())
+
+
+def test_the_audit_after_gives_its_totals_and_what_it_says_of_the_plan() -> None:
+    fix = FixDocument(notes=["Patched by a plan: twice."])
+    notes = ["Patched by a plan: twice.", "Not applied: FUS201 at norm: it was not found.", "Other threads."]
+
+    judged(fix, audit(), Document(run=Run(notes=notes), totals=Totals(kernels=7)))
+
+    assert fix.after.kernels == 7
+    assert fix.notes == notes[:2]
+
+
+def optimizer_graph(name: str) -> OpGraph:
+    graph = OpGraph()
+    for i in range(20):
+        graph.add(Op(i, name, (), (), kernels=(Kernel(name, 10.0 * i, 5.0),), phase="optimizer"))
+    return graph
+
+
+def test_an_optimizer_of_many_kernels_is_told_to_fuse() -> None:
+    before = audit(kernels=100, device_us=1000.0)
+
+    (one,) = recommendations(before, optimizer_graph("aten.mul"), FixDocument())
+
+    assert "`fused=True`" in one.what
+    assert one.evidence == (
+        "its step is 20 kernels (20 of them aten.mul) of 100, and takes 100 µs of 1.00 ms of kernel time (10 %)"
+    )
+
+
+def test_a_fused_optimizer_is_left_alone() -> None:
+    graph = optimizer_graph("aten._fused_adamw_")
+    assert recommendations(audit(kernels=100, device_us=1000.0), graph, FixDocument()) == []
+
+
+def test_attention_by_parts_is_told_of_sdpa_unless_the_plan_has_it() -> None:
+    before = audit()
+    before.findings = [Finding(rule="FUS601", name="n", family="f", sites=2, kernels=12, saving=Saving(likely_us=9.0))]
+    kept = [norm(i, rule="FUS601") for i in range(2)]
+
+    (one,) = recommendations(before, OpGraph(), FixDocument(sites=kept[:1]))
+
+    assert "scaled_dot_product_attention" in one.what
+    assert "by parts at 2 sites, 12 kernels" in one.evidence
+    assert recommendations(before, OpGraph(), FixDocument(sites=kept)) == []
+
+
+def test_a_gpu_that_waits_for_launches_is_told_of_cuda_graphs_and_a_cpu_is_not() -> None:
+    before = audit(kernels=900, step_us=1000.0, idle_us=600.0)
+    assert recommendations(before, OpGraph(), FixDocument()) == []
+
+    before.run.device = DeviceInfo(name="H100", kind="cuda")
+    (one,) = recommendations(before, OpGraph(), FixDocument())
+
+    assert 'mode="reduce-overhead"' in one.what
+    assert "idles for 600 µs of the step's 1.00 ms (60 %) between 900 kernels" in one.evidence
+
+
+def test_the_compiler_is_named_only_where_it_surely_beats_the_plan() -> None:
+    fix = fixed()
+    assert recommendations(audit(), OpGraph(), fix) == []
+
+    fix.timing.compile_vs_eager = RatioInfo(ratio=1.5, low=1.4, high=1.6)
+    (one,) = recommendations(audit(), OpGraph(), fix)
+
+    assert one.evidence.startswith(
+        "torch.compile ×1.50 (1.40 to 1.60) against eager, the plan ×1.20 (1.18 to 1.22); 33 % of the step"
+    )
+
+
+def test_where_nothing_was_kept_the_compiler_has_to_beat_eager() -> None:
+    timing = FixTiming(compile_vs_eager=RatioInfo(ratio=1.1, low=1.02, high=1.2))
+    (one,) = recommendations(audit(), OpGraph(), FixDocument(timing=timing))
+    assert "no plan wins" in one.evidence
