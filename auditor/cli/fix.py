@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from auditor.cli import options
 from auditor.cli.output import (
@@ -154,15 +154,11 @@ def _ends_are_told() -> Iterator[None]:
     """Whatever ends the work, nothing was stored: say so."""
     try:
         yield
-    except KeyboardInterrupt:
-        _stopped()
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a signal that asks to end
+        remark("no plan was written and nothing was stored")
+        raise
     except MemoryError:
         raise AuditError("out of memory; no plan was written and nothing was stored") from None
-
-
-def _stopped() -> NoReturn:
-    remark("no plan was written and nothing was stored")
-    raise KeyboardInterrupt
 
 
 COMMAND = FixCommand()

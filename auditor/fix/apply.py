@@ -94,9 +94,8 @@ class PlanApplied:
             return self._problems
         applied, calls, reasons = self._sites()
         called = [site for site in kept if calls[site.key]]
-        notes = [
-            f"Patched by a plan: of its {_sites(len(kept))} {len(applied)} were applied and {len(called)} were called."
-        ]
+        counts = f"{_were(len(applied))} applied and {_were(len(called))} called"
+        notes = [f"Patched by a plan: of its {_sites(len(kept))} {counts}."]
         idle = [site for site in kept if site.key in applied and not calls[site.key]]
         if idle:
             notes.append(f"Error: applied but never called: {_named(idle)}.")
@@ -169,6 +168,10 @@ def _named(sites: Sequence[PlanSite]) -> str:
     """``FUS201 at model.norm, … and 3 more``."""
     shown = ", ".join(f"{site.rule} at {site.module or 'the model itself'}" for site in sites[:_SHOWN])
     return shown if len(sites) <= _SHOWN else f"{shown} and {len(sites) - _SHOWN} more"
+
+
+def _were(count: int) -> str:
+    return f"{count} was" if count == 1 else f"{count} were"
 
 
 def _sites(count: int) -> str:

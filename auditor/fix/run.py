@@ -6,7 +6,8 @@ import shlex
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -93,13 +94,16 @@ class Fixing:
         return document
 
     def finish(self, store: Store, document: FixDocument, plan: Path) -> None:
-        """Write the plan, whole or not at all, and store the fix with the audit after it."""
-        if self.plan is not None:
-            _save(self.plan, plan)
-            document.plan = str(plan)
+        """Write the plan, whole or not at all, and store the fix with the audit after it: all of it or nothing."""
         if self.after is not None:
             self.after[0].run.plan = str(plan.absolute())
-        store.save_fix(document, self.after)
+        if self.plan is None:
+            store.save_fix(document, self.after)
+            return
+        document.plan = str(plan)
+        with _kept_on_failure(plan):
+            _save(self.plan, plan)
+            store.save_fix(document, self.after)
 
     # --- the script, to be fixed -------------------------------------------------------------------
 
@@ -220,6 +224,20 @@ def _save(plan: Plan, path: Path) -> None:
         plan.save(path)
     except OSError as error:
         raise AuditError(f"{path} can't be written: {error.strerror or error}; nothing was stored") from error
+
+
+@contextmanager
+def _kept_on_failure(path: Path) -> Iterator[None]:
+    """Whatever ends the block early leaves ``path`` with the bytes that it had, or absent."""
+    before = path.read_bytes() if path.exists() else None
+    try:
+        yield
+    except BaseException:
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(before)
+        raise
 
 
 def _read(path: Path) -> FixDocument | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -85,13 +84,12 @@ class Plan(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Write the plan to ``path``, whole or not at all."""
         text = HEADER + msgspec.yaml.encode(self, order=None).decode()
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")  # not of tempfile's: others may read a plan
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, path)
+            scratch.write_text(text, encoding="utf-8")
+            os.replace(scratch, path)
         except BaseException:
-            os.unlink(name)
+            scratch.unlink(missing_ok=True)
             raise
 
 
