@@ -43,6 +43,14 @@ class Patch:
             setattr(self._owner, self._name, self._original)
 
 
+STANDS_FOR = "__fusion_audit_module__"
+"""Attribute of a function that a module's calls are led through: a weak reference to the module."""
+
+
+def _nobody() -> None:
+    return None
+
+
 class CompiledFunction:
     """A function under ``torch.compile`` that was called outside of any module.
 
@@ -50,8 +58,8 @@ class CompiledFunction:
     """
 
     def __init__(self, function: Any) -> None:
-        module = getattr(function, "__self__", None)
-        if isinstance(module, torch.nn.Module):  # ``module.compile()``
+        module = getattr(function, "__self__", None) or getattr(function, STANDS_FOR, _nobody)()
+        if isinstance(module, torch.nn.Module):  # ``module.compile()``, or a module with a plan applied
             self.name, self.function = type(module).__name__, module
         else:
             self.name = f"torch.compile({getattr(function, '__qualname__', 'function')})"

@@ -148,3 +148,15 @@ def test_a_plan_is_read_with_the_rules_of_the_project(plan: Plan, tmp_path: Path
     plan.save(tmp_path / "plan.yaml")
     applied = attach(tmp_path / "plan.yaml", {"rules": []})
     assert [site.key for site in applied.plan.kept] == [site.key for site in plan.kept]
+
+
+def test_a_recorder_knows_the_calls_of_a_patched_model_for_its_own() -> None:
+    from auditor.collect.listener import STANDS_FOR, CompiledFunction
+
+    def led_through() -> None: ...
+
+    model = Model()
+    setattr(led_through, STANDS_FOR, lambda: model)
+    known, other = CompiledFunction(led_through), CompiledFunction(run)
+    assert (known.name, known.function) == ("Model", model)
+    assert (other.name, other.function) == ("torch.compile(run)", run)
