@@ -1,49 +1,44 @@
-"""Tier 1: a module that *is* one site gets a forward of its own that makes the one call, with no tracing at run time.
+"""Tier 1: a module that *is* one site is called through that one call, with no tracing at run time.
 
 Whether it is one is found by tracing its forward once, on the first call: the graph must be the site and nothing else.
-The forward that is then bound to the instance takes the same arguments. A call that is unlike the one that was traced
-(other dtypes, autocast, arguments left out or added) runs the module's own forward.
+The form that is bound then serves calls like the one that was traced; calls that are unlike it (other dtypes or ranks,
+autocast, another eps) are traced as well, and get a form of their own.
 """
 
 from __future__ import annotations
 
-import inspect
-import operator
-import re
-import types
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules import module as nn_module
 
 from auditor.engine.rules import Rule
-from auditor.patch.calls import SiteCall
+from auditor.patch.forms import Form, Signature, form_of
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
+from auditor.patch.tracing import ATTRIBUTE, HOOKS, Entry, hook_of, traced
 
-PARAMETER = re.compile(r"L\['(\w+)'\]\._(?:parameters|buffers)\['(\w+)'\]$")
-ARGUMENT = re.compile(r"L\['(\w+)'\]$")
-
-
-@dataclass(frozen=True)
-class _Operand:
-    """Where an operand of the call comes from: an argument of forward, or a parameter of the module."""
-
-    argument: str | None
-    attribute: str | None
-    dtype: torch.dtype
+MOST_FORMS = 8
+"""Kinds of calls that one module is traced for; Dynamo's own limit."""
+_GLOBAL_HOOKS = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks",
+                 "_global_backward_hooks")  # fmt: skip
 
 
 class BoundModule:
-    """One module of a model, with a forward of its own until :meth:`undo`."""
+    """One module of a model that is called through forms of its own until :meth:`undo`."""
 
     def __init__(self, path: str, module: nn.Module, rules: Sequence[Rule], chooser: Chooser) -> None:
         self.path, self.module = path, module
         self.rewriter = Rewriter(rules, chooser, path)
         self.reason = ""
         """Why the module keeps its own forward."""
-        self._forward: Callable[..., Any] | None = None
+        self._signature = Signature(module)
+        self._forms: dict[object, Form | None] = {}
+        self._entry = Entry(self._call)
+        self._tracing = threading.Lock()
 
     @property
     def sites(self) -> list[PatchSite]:
@@ -51,129 +46,101 @@ class BoundModule:
         return self.rewriter.sites
 
     def enable(self) -> None:
-        """Bind the forward; until the first call it is one that finds out what to bind."""
-        if self.module.__dict__.get("forward") is self._forward is not None:
-            return
-        if "forward" in self.module.__dict__:
-            self.reason = "its forward is replaced already, by somebody else"
-            return
+        """Lead calls of the module through the form that fits; the first call finds out what that is."""
+        self.reason = self.reason or self._unfit()
         if not self.reason:
-            self._forward = self._forward or types.MethodType(self._first_call(), self.module)
-            self.module.__dict__["forward"] = self._forward
+            self.module.__dict__[ATTRIBUTE] = self._entry
 
     def undo(self) -> None:
-        """The module's own forward again."""
-        if self._forward is not None and self.module.__dict__.get("forward") is self._forward:
-            del self.module.__dict__["forward"]
+        """The module as it was."""
+        if self.module.__dict__.get(ATTRIBUTE) is self._entry:
+            del self.module.__dict__[ATTRIBUTE]
 
-    def _first_call(self) -> Callable[..., Any]:
-        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if module is not self.module:  # a copy, which was made before the first call
-                return type(module).forward(module, *args, **kwargs)
-            self.undo()
-            self._forward = None
-            bound = self._bound(args, kwargs)
-            if bound is not None:
-                self._forward = types.MethodType(bound, module)
-                module.__dict__["forward"] = self._forward
-            return module.forward(*args, **kwargs)
+    def _unfit(self) -> str:
+        if "forward" in self.module.__dict__:
+            return "its forward is replaced already, by somebody else"
+        if next(self.module.children(), None) is not None:
+            return "there are modules in it"
+        if hook_of(self.module):
+            return f"it has a {hook_of(self.module)}"
+        return self._signature.unfit
 
-        return forward
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        form = self._form(args, kwargs)
+        if form is None:
+            return self.module._call_impl(*args, **kwargs)
+        if any(getattr(self.module, hooks) for hooks in HOOKS) or any(getattr(nn_module, h) for h in _GLOBAL_HOOKS):
+            return self._among_hooks(form, args, kwargs)
+        return form(*args, **kwargs)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    def _among_hooks(self, form: Form, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hooks that were added since are shown what goes in and out, as ever."""
+        own = self.module.__dict__
+        own["forward"] = form
         try:
-            graph = _traced(self.module, self.rewriter, args, kwargs)
-        except Exception as error:  # whatever Dynamo raises on a forward that it can't trace
-            self.reason = f"it cannot be traced: {type(error).__name__}"
+            return self.module._call_impl(*args, **kwargs)
+        finally:
+            own.pop("forward", None)
+
+    def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form | None:
+        """The form for a call like this one; None where the module's own forward has to run."""
+        if _is_traced() or "forward" in self.module.__dict__:
             return None
-        made = None if graph is None else _one_call(graph)
-        if made is None:
-            self.reason = self.reason or next((s.reason for s in self.sites if s.reason), "it is more than one site")
-            for site in self.sites:
-                site.chosen, site.call, site.reason = None, None, self.reason
+        key = self._signature.key(args, kwargs)
+        if key is None:
             return None
-        call, operands, constants = made
-        return _forward(self.module, call, operands, constants)
+        if key not in self._forms and len(self._forms) < MOST_FORMS:
+            return partial(self._first_call, key)
+        return self._forms.get(key)
+
+    def _first_call(self, key: object, *args: Any, **kwargs: Any) -> Any:
+        """Runs the forward once, traced, and keeps the form that is found. Other threads run the module's own."""
+        if not self._tracing.acquire(blocking=False):
+            return type(self.module).forward(self.module, *args, **kwargs)
+        before, state = len(self.sites), self._signature.state()
+        form, reason = None, "it is not one site and nothing else"
+        try:
+            graph, result = _graph(self.module, self.rewriter, args, kwargs)
+            if self._signature.state() != state:
+                reason = "its forward changes the module"
+            elif graph is not None:
+                form = form_of(self.module, graph, self._signature.names)
+        except Exception as error:  # whatever Dynamo raises on a forward that it can't trace, or the forward itself
+            reason = f"it cannot be traced: {type(error).__name__}"
+            result = type(self.module).forward(self.module, *args, **kwargs)
+        finally:
+            self._tracing.release()
+        self._forms[key] = form
+        if form is None:
+            self._refuse(self.sites[before:], reason)
+        return result
+
+    def _refuse(self, sites: Sequence[PatchSite], reason: str) -> None:
+        reason = next((site.reason for site in sites if site.reason), reason)
+        self.reason = self.reason or reason
+        for site in sites:
+            site.chosen, site.call, site.reason = None, None, reason
 
 
-def _traced(module: nn.Module, rewriter: Rewriter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Graph | None:
-    """The graph of the whole forward with sites exchanged; None where it is several graphs."""
-    from torch._dynamo import config
+def _is_traced() -> bool:
+    """Whether somebody looks at the ops that the module is made of: a compiler, a tracer, a transform."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
 
+
+def _graph(
+    module: nn.Module, rewriter: Rewriter, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[fx.Graph | None, Any]:
+    """The graph of the whole forward with sites exchanged, None where it is several graphs; and what it returned."""
     graphs: list[fx.Graph] = []
 
-    def backend(traced: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        call = rewriter(traced, inputs)
-        graphs.append(traced.graph)
+    def backend(found: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        call = rewriter(found, inputs)
+        graphs.append(found.graph)
         return call
 
-    with config.patch(specialize_float=True):
-        result = torch.compile(module.forward, backend=backend, dynamic=True)(*args, **kwargs)
-    return graphs[0] if len(graphs) == 1 and isinstance(result, Tensor) else None
-
-
-def _one_call(graph: fx.Graph) -> tuple[SiteCall, list[_Operand | None], dict[str, Any]] | None:
-    """The call that a graph consists of, where its operands come from, and its constants; None if there is more."""
-    calls = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
-    output = next(node for node in graph.nodes if node.op == "output")
-    if len(calls) != 1 or not isinstance(calls[0].target, SiteCall) or output.args[0] != (calls[0],):
-        return None
-    operands: list[_Operand | None] = []
-    for argument in calls[0].args:
-        operand = _operand(argument)
-        if argument is not None and operand is None:
-            return None
-        operands.append(operand)
-    if any(isinstance(value, fx.Node) for value in calls[0].kwargs.values()):
-        return None
-    return calls[0].target, operands, dict(calls[0].kwargs)
-
-
-def _operand(argument: Any) -> _Operand | None:
-    if not isinstance(argument, fx.Node) or argument.op != "placeholder":
-        return None
-    source = getattr(argument, "_dynamo_source", None)
-    name = str(getattr(source, "name", ""))
-    fake = argument.meta.get("example_value")
-    if not isinstance(fake, Tensor):
-        return None
-    parameter, plain = PARAMETER.match(name), ARGUMENT.match(name)
-    if parameter:
-        return _Operand(None, parameter[2], fake.dtype)
-    return _Operand(plain[1], None, fake.dtype) if plain else None
-
-
-def _forward(
-    module: nn.Module, call: SiteCall, operands: Sequence[_Operand | None], constants: dict[str, Any]
-) -> Callable[..., Any]:
-    """A forward that makes the call where it is called as when it was traced, and the module's own elsewhere."""
-    own = type(module).forward
-    names = list(inspect.signature(own).parameters)[1:]
-    needed = [o.argument for o in operands if o is not None and o.argument is not None]
-    dtypes = tuple(o.dtype for o in operands if o is not None and o.argument is not None)
-    numbers = {
-        name: value for name, value in vars(module).items() if isinstance(value, (int, float)) and name[0] != "_"
-    }
-    read = operator.attrgetter(*numbers) if numbers else None
-    values = read(module) if read is not None else None
-
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(names, args, strict=False))
-        given.update(kwargs)
-        alike = (
-            len(given) == len(needed)
-            and all(name in given for name in needed)
-            and tuple(given[name].dtype for name in needed) == dtypes
-            and (read is None or read(self) == values)
-            and not torch.is_autocast_enabled(given[needed[0]].device.type)
-            and not torch.compiler.is_compiling()
-        )
-        if not alike:
-            return own(self, *args, **kwargs)
-        inputs = [
-            None if o is None else given[o.argument] if o.argument is not None else getattr(self, str(o.attribute))
-            for o in operands
-        ]
-        return call(*inputs, **constants)
-
-    return forward
+    result = traced(module, "forward", backend)(*args, **kwargs)
+    return (graphs[0] if len(graphs) == 1 and isinstance(result, Tensor) else None), result

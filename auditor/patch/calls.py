@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 
 
@@ -62,17 +64,50 @@ class Proposal:
 
 
 class SiteCall:
-    """The function of one site in a rewritten graph. It counts: applied but never called is an error."""
+    """The function of one site in a rewritten graph. It counts: applied but never called is an error.
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.function = function
+    Where the function raises, the separate ops run in its place, as the model would without it; that is warned of once
+    and kept in ``failure``. Only what the function itself computed counts as a call.
+    """
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], separate: Callable[..., Any] | None = None,
+        places: tuple[int, ...] | None = None,
+    ) -> None:  # fmt: skip
+        self.function, self.separate, self.places = function, separate, places
         self.calls = 0
+        self.failure = ""
         self.__name__ = self.__qualname__ = name
         self.__module__ = __name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: tuple[Any, ...], *args: Any, **kwargs: Any) -> Any:
+        """``inputs`` are the tensors that the separate ops read; the rest is the function's."""
+        try:
+            result = self.function(*args, **kwargs)
+        except torch.OutOfMemoryError:  # the separate ops need as much and more
+            raise
+        except Exception as error:  # whatever a provider raises
+            if self.separate is None:
+                raise
+            self._warn(error)
+            return self._in_form(self.separate(*inputs))
         self.calls += 1
-        return self.function(*args, **kwargs)
+        return result
+
+    def _warn(self, error: Exception) -> None:
+        text = str(error).splitlines()[0][:200] if str(error) else "no message"
+        if not self.failure:
+            self.failure = f"it failed when it ran: {type(error).__name__}: {text}"
+            warnings.warn(f"{self.__name__}: {self.failure}; the separate ops ran in its place.", stacklevel=3)
+
+    def _in_form(self, outputs: Any) -> Any:
+        """``outputs`` of the region as the function would have returned them."""
+        if self.places is None:
+            return outputs[0] if isinstance(outputs, tuple) else outputs
+        leaves: list[Any] = [None] * (max(self.places) + 1)
+        for place, leaf in zip(self.places, outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
+            leaves[place] = leaf
+        return tuple(leaves)
 
 
 def nodes_of(argument: Any) -> Iterator[fx.Node]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -15,18 +18,20 @@ from auditor.errors import AuditError
 from auditor.patch.bind import BoundModule
 from auditor.patch.choose import ByPlan
 from auditor.patch.plan import Plan
+from auditor.patch.problems import problems
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
+from auditor.patch.tracing import ATTRIBUTE, Entry, traced
 
-ATTRIBUTE = "_compiled_call_impl"
-"""Where ``nn.Module.__call__`` looks for a compiled form of the module. Copies and pickles of a module leave it out."""
+_patched: weakref.WeakSet[Patched] = weakref.WeakSet()
+"""What is patched at the moment, so that nothing is patched twice: a module knows nothing of those that contain it."""
 
 
 class Patched:
     """A model whose calls run with replacements, until :meth:`undo`.
 
-    Nothing is global and no class changes. ``_compiled_call_impl`` of the model leads calls through the rewritten form
-    (tiers 2 and 3), ``forward`` of single modules to one call (tier 1); parameters, ``state_dict`` and hooks stay as
-    they are. A pickle of the model is the model without replacements, and a copy has at most those of tier 1.
+    No class changes. ``_compiled_call_impl`` of the model leads its calls through the rewritten form (tiers 2 and 3),
+    that of single modules to one call (tier 1); parameters, ``state_dict`` and hooks stay as they are. A copy or a
+    pickle of the model is the model without replacements.
 
     Args:
         model: a module, or a data-parallel wrapper around one.
@@ -44,12 +49,14 @@ class Patched:
         whole: bool = True,
     ) -> None:  # fmt: skip
         self.model = _inner(model)
-        _check(self.model)
-        self.rewriter = Rewriter(rules, chooser)
+        self._on = False
+        self.rewriter = Rewriter(rules, chooser, model=self.model)
         self.graph_breaks: dict[str, None] = {}
         """Why Dynamo cut the model into several graphs; no site spans a cut."""
+        self.unpatched_calls = 0
+        """Calls of the whole model in which no graph ran: Dynamo gave up, and the model ran as it is."""
         self.bound = [BoundModule(path, self.model.get_submodule(path), rules, chooser) for path in modules]
-        self._call = _compiled(self.model, self.rewriter, self.graph_breaks) if whole else None
+        self._entry = Entry(self._watched(traced(self.model, "_call_impl", self.rewriter))) if whole else None
         self.enable()
 
     @classmethod
@@ -77,20 +84,39 @@ class Patched:
         """Graphs of the whole model that Dynamo has traced so far."""
         return len(self.rewriter.frames)
 
+    @property
+    def problems(self) -> list[str]:
+        """Sentences on what keeps replacements from running: see :func:`auditor.patch.problems.problems`."""
+        return problems(self)
+
     def enable(self) -> None:
-        """Lead calls through the rewritten form."""
-        self._on = True
-        for module in self.bound:
-            module.enable()
-        if self._call is not None:
-            self.model.__dict__[ATTRIBUTE] = self._call
+        """Lead calls through the rewritten form.
+
+        Raises:
+            AuditError: the model is compiled, patched by somebody else or sharded by now.
+        """
+        if self._on:
+            return
+        _check(self.model)
+        try:
+            for module in self.bound:
+                module.enable()
+            if self._entry is not None:
+                self.model.__dict__[ATTRIBUTE] = self._entry
+            self._on = True
+            _patched.add(self)
+        except BaseException:  # a Ctrl-C too
+            self.disable()
+            raise
 
     def disable(self) -> None:
         """Lead calls through the model itself; the rewritten form is kept."""
-        self._on = False
+        if self._entry is not None and self.model.__dict__.get(ATTRIBUTE) is self._entry:
+            del self.model.__dict__[ATTRIBUTE]
         for module in self.bound:
             module.undo()
-        self.model.__dict__.pop(ATTRIBUTE, None)
+        self._on = False
+        _patched.discard(self)
 
     def undo(self) -> None:
         """The model as it was, bit for bit. May be called twice."""
@@ -122,26 +148,33 @@ class Patched:
     ) -> None:  # fmt: skip
         self.undo()
 
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``call``, and what Dynamo made of it written down."""
+        from torch._dynamo.utils import counters
 
-def _compiled(model: nn.Module, rewriter: Rewriter, breaks: dict[str, None]) -> Callable[..., Any]:
-    """``model.__call__`` through Dynamo. Sizes are symbolic from the first call on, so that lengths share a graph;
-    floats are constants, which an eps has to be to be found.
-    """
-    from torch._dynamo import config
-    from torch._dynamo.utils import counters
+        frames, first = self.rewriter.frames, threading.Lock()
 
-    traced = torch.compile(model._call_impl, backend=rewriter, dynamic=True)
-    patch = config.patch(specialize_float=True)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if frames:
+                return watched(*args, **kwargs)
+            if not first.acquire(blocking=False):  # another thread traces, and two would trace twice
+                return self.model._call_impl(*args, **kwargs)
+            try:
+                return watched(*args, **kwargs)
+            finally:
+                first.release()
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        graphs, known = len(rewriter.frames), set(counters["graph_break"])
-        with patch:
-            result = traced(*args, **kwargs)
-        if len(rewriter.frames) > graphs:
-            breaks.update(dict.fromkeys(reason for reason in counters["graph_break"] if reason not in known))
-        return result
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            graphs, runs = len(frames), sum(frame.runs for frame in frames)
+            known = Counter(counters["graph_break"])
+            result = call(*args, **kwargs)
+            if len(frames) > graphs:
+                self.graph_breaks.update(dict.fromkeys(Counter(counters["graph_break"]) - known))
+            elif sum(frame.runs for frame in frames) == runs:
+                self.unpatched_calls += 1
+            return result
 
-    return call
+        return run
 
 
 def _inner(model: nn.Module) -> nn.Module:
@@ -156,10 +189,14 @@ def _inner(model: nn.Module) -> nn.Module:
 
 def _check(model: nn.Module) -> None:
     """Raises AuditError for a model that cannot be patched."""
-    if isinstance(model, torch._dynamo.OptimizedModule) or model.__dict__.get(ATTRIBUTE) is not None:
+    parts = set(model.modules())
+    if any(model in patched.model.modules() or patched.model in parts for patched in _patched):
         raise AuditError(
-            f"{type(model).__name__} is compiled or patched already; undo that first: the compiler fuses by itself."
+            f"{type(model).__name__} is patched already, or a part of it, or what it is a part of; undo that first."
         )
     for name, module in model.named_modules():
-        if type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule"):
-            raise AuditError(f"{name or 'the model'} is sharded (FSDP): patch the model before it is sharded.")
+        where = f"its module {name!r}" if name else f"this {type(model).__name__}"
+        if isinstance(module, torch._dynamo.OptimizedModule) or module.__dict__.get(ATTRIBUTE) is not None:
+            raise AuditError(f"{where} is compiled already; patch the model before, or leave it to the compiler.")
+        if {"FullyShardedDataParallel", "FSDPModule"} & {kind.__name__ for kind in type(module).__mro__}:
+            raise AuditError(f"{where} is sharded (FSDP): patch the model before it is sharded.")

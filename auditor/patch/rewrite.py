@@ -8,15 +8,14 @@ What it gives back runs eagerly: autograd records the replacements as it would r
 from __future__ import annotations
 
 import hashlib
-import itertools
-import operator
+import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensor
 
 from auditor.collect.capture import Captured, capture
@@ -24,13 +23,14 @@ from auditor.engine.claims import claim
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
-from auditor.patch.calls import Nested, Proposal, SiteCall, nodes_of
-from auditor.patch.order import insertion_point
+from auditor.patch.calls import Proposal, SiteCall
+from auditor.patch.exchange import drop_idle_casts, exchange
+from auditor.patch.hooks import Hooks
+from auditor.patch.places import place
 from auditor.patch.proposals import proposals
+from auditor.patch.recompute import take_checkpoints
 from auditor.patch.region import FxRegion, Unreachable, as_module, fx_regions
 from auditor.patch.site import SiteView
-
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,13 @@ class PatchSite:
 
     @property
     def calls(self) -> int:
+        """How often the replacement computed it."""
         return 0 if self.call is None else self.call.calls
+
+    @property
+    def failure(self) -> str:
+        """What the replacement raised when it ran; the separate ops ran then."""
+        return "" if self.call is None else self.call.failure
 
 
 class Chooser(Protocol):
@@ -85,16 +91,21 @@ class Frame:
     grad: bool
     failure: str = ""
     """Why nothing in it could be looked at."""
+    runs: int = 0
+    """Calls of the graph."""
 
 
 class Rewriter:
     """A backend for ``torch.compile``. ``frames`` tells what it saw, in order.
 
-    ``path`` is where the compiled module stands in the model; module names in what it sees begin with it.
+    ``path`` is where the compiled module stands in the model; module names in what it sees begin with it. Hooks of
+    ``model`` keep sites apart.
     """
 
-    def __init__(self, rules: Sequence[Rule], chooser: Chooser, path: str = "") -> None:
-        self.rules, self.chooser, self.path = list(rules), chooser, path
+    def __init__(
+        self, rules: Sequence[Rule], chooser: Chooser, path: str = "", model: nn.Module | None = None
+    ) -> None:  # fmt: skip
+        self.rules, self.chooser, self.path, self.model = list(rules), chooser, path, model
         self.frames: list[Frame] = []
 
     @property
@@ -104,44 +115,71 @@ class Rewriter:
     def __call__(self, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         frame = Frame([], [], torch.is_grad_enabled())
         self.frames.append(frame)
+        call = self._rewritten(module, frame)
+
+        def run(*inputs: Any) -> Any:
+            frame.runs += 1
+            return call(*inputs)
+
+        return run
+
+    def _rewritten(self, module: fx.GraphModule, frame: Frame) -> Callable[..., Any]:
+        """The graph with sites exchanged; as it is where that fails. Graphs within it are looked at by themselves."""
+        for body in take_checkpoints(module):
+            self._rewrite_inner(body, frame)
+        before = len(frame.sites)
+        untouched = _code_of(module)
         try:
             self._rewrite(module, frame)
-        except (
-            Exception
-        ) as error:  # of ours, or of an op without a fake implementation: the model must run all the same
+        except Exception as error:  # of ours, or an op's without fake implementation: the model must run all the same
             frame.failure = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            for site in frame.sites[before:]:
+                site.chosen, site.call, site.reason = None, None, f"its graph was left alone: {frame.failure}"
+            return untouched
+        module.graph.lint()
+        module.recompile()
         return module.forward
+
+    def _rewrite_inner(self, body: fx.GraphModule, frame: Frame) -> None:
+        """A graph that is checkpointed. ``checkpoint`` is given its forward."""
+        inner = Frame([], [], frame.grad)
+        call = self._rewritten(body, inner)
+        body.__dict__["forward"] = call
+        frame.sites += inner.sites
+        frame.refused += inner.refused
+        frame.failure = frame.failure or inner.failure
 
     def _rewrite(self, module: fx.GraphModule, frame: Frame) -> None:
         fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
         mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
         if mode is None:
             return
+        if self.model is not None:
+            place(module.graph, self.model)
         captured = capture(module, fakes, mode)
-        _drop_idle_casts(module.graph, captured)
+        drop_idle_casts(module.graph, captured)
         canonical = Canonical(captured.graph)
         claims = claim(canonical, self.rules)
-        frame.refused = [(rule.id, refusal.reason, refusal.at.module) for rule, refusal in claims.refused]
+        frame.refused += [(rule.id, refusal.reason, refusal.at.module) for rule, refusal in claims.refused]
         seen: Counter[tuple[str, str, str]] = Counter()
-        work = [found for site in claims.sites for found in self._look(captured, canonical, site, seen)]
-        frame.sites = [site for site, _ in work]
-        changed = False
+        hooks = Hooks(self.model)
+        work = [found for site in claims.sites for found in self._look(captured, canonical, site, seen, hooks)]
+        frame.sites += [site for site, _ in work]
         for site, region in work:
             if region is not None:
-                changed |= self._apply(module, captured, site, region)
-        if changed:
-            module.graph.lint()
-            module.recompile()
+                self._apply(module, captured, site, region)
 
     def _look(
-        self, captured: Captured, canonical: Canonical, candidate: Candidate, seen: Counter[tuple[str, str, str]]
-    ) -> list[tuple[PatchSite, FxRegion | None]]:
+        self, captured: Captured, canonical: Canonical, candidate: Candidate, seen: Counter[tuple[str, str, str]],
+        hooks: Hooks,
+    ) -> list[tuple[PatchSite, FxRegion | None]]:  # fmt: skip
         """The sites of the FX graph that a site of the op graph is, each with the region to exchange."""
         first = candidate.region.ops[0]
         refused = PatchSite(
             SiteKey(candidate.rule.id, self._module(first.module), "", 0), first.module_class, candidate.region.kernels
         )
         try:
+            hooks.check(op.module for op in candidate.region.ops)
             regions = fx_regions(captured, candidate)
             return [(self._site(captured, canonical, region, seen), region) for region in regions]
         except Unreachable as refusal:
@@ -154,6 +192,7 @@ class Rewriter:
         first = captured.ops_of(region.members[0])[0]
         function = as_module(region, captured)
         inputs = tuple(captured.results[node] for node in tensor_inputs(region, captured))
+        _check_plain(inputs)
         name = (region.site.rule.id, self._module(first.module), fingerprint(function, inputs))
         key = SiteKey(*name, seen[name])
         seen[name] += 1
@@ -164,32 +203,34 @@ class Rewriter:
     def _module(self, path: str) -> str:
         return ".".join(part for part in (self.path, path) if part)
 
-    def _apply(self, module: fx.GraphModule, captured: Captured, site: PatchSite, region: FxRegion) -> bool:
+    def _apply(self, module: fx.GraphModule, captured: Captured, site: PatchSite, region: FxRegion) -> None:
         nodes = tensor_inputs(region, captured)
-        chosen, reason = self.chooser.choose(site, nodes) if site.proposals else (None, site.reason)
-        if chosen is None:
-            site.reason = reason
-            return False
+        chosen, site.reason = self.chooser.choose(site, nodes) if site.proposals else (None, site.reason)
+        if chosen is None or site.function is None:
+            return
         try:
-            _exchange(module.graph, captured, region, chosen, site)
+            site.call = exchange(module.graph, captured, region, chosen, nodes, site.function)
+            site.chosen = chosen
         except Unreachable as refusal:
-            site.reason, site.call = str(refusal), None
-            return False
-        site.chosen, site.reason = chosen, ""
-        return True
+            site.reason = str(refusal)
 
 
-CASTS = ("to", "float", "double", "half", "bfloat16", "type", "type_as")
+def _check_plain(inputs: Iterable[Tensor]) -> None:
+    """Raises Unreachable for a tensor with ways of its own: what a kernel would read are not its numbers."""
+    for tensor in inputs:
+        if tensor.is_quantized:
+            raise Unreachable(f"it reads a quantised tensor ({tensor.dtype})")
+        if type(tensor) not in (FakeTensor, Tensor, nn.Parameter):
+            raise Unreachable(f"it reads a {type(tensor).__name__}, a kind of tensor of its own")
 
 
-def _drop_idle_casts(graph: fx.Graph, captured: Captured) -> None:
-    """Casts to the dtype that a tensor has return the tensor itself. Dtypes are guarded, so that stays so."""
-    for node in list(graph.nodes):
-        if node.op == "call_method" and node.target in CASTS and isinstance(node.args[0], fx.Node):
-            source = node.args[0]
-            if captured.results[node] is captured.results[source]:
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
+def _code_of(module: fx.GraphModule) -> Callable[..., Any]:
+    """The code that ``module`` has now. (Dynamo's graph modules write theirs when they are first called.)"""
+    module.recompile()
+    made = getattr(module, "real_recompile", None)
+    if made is not None:
+        made()
+    return types.MethodType(type(module).forward, module)
 
 
 def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:
@@ -207,42 +248,3 @@ def fingerprint(function: fx.GraphModule, inputs: Iterable[Tensor]) -> str:
         target = "" if node.op in ("placeholder", "output") else str(getattr(node.target, "__name__", node.target))
         lines.append(f"{node.op} {target} {arguments}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
-
-
-def _exchange(graph: fx.Graph, captured: Captured, region: FxRegion, proposal: Proposal, site: PatchSite) -> None:
-    """Put a call of ``proposal`` where ``region`` is."""
-    current = captured.current
-    reads = {current(node) for node in nodes_of((proposal.args, proposal.kwargs))}
-    before = insertion_point(graph, captured, region, reads)
-    site.call = SiteCall(f"site_{next(_numbers)}_{proposal.replacement}", proposal.function)
-    with graph.inserting_before(before):
-        args, kwargs = _materialised(graph, proposal, current)
-        made = graph.call_function(site.call, args, kwargs)
-        leaves = _leaves(graph, made, proposal, len(region.outputs))
-    for node, leaf in zip(region.outputs, leaves, strict=True):
-        leaf.meta["example_value"] = captured.results[node]
-        captured.exchange(node, leaf)
-        node.replace_all_uses_with(leaf)
-    for node in reversed(region.members):
-        graph.erase_node(node)
-
-
-def _materialised(
-    graph: fx.Graph, proposal: Proposal, current: Callable[[fx.Node], fx.Node]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def made(argument: Any) -> Any:
-        if isinstance(argument, fx.Node):
-            return current(argument)
-        if isinstance(argument, Nested):
-            return graph.call_function(argument.function, tuple(map(made, argument.args)))
-        if isinstance(argument, (tuple, list)):
-            return type(argument)(map(made, argument))
-        return argument
-
-    return tuple(map(made, proposal.args)), {name: made(value) for name, value in proposal.kwargs.items()}
-
-
-def _leaves(graph: fx.Graph, made: fx.Node, proposal: Proposal, count: int) -> list[fx.Node]:
-    if not proposal.several:
-        return [made] * count
-    return [graph.call_function(operator.getitem, (made, i)) for i in proposal.results]

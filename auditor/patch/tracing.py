@@ -1,0 +1,111 @@
+"""A module's call led through Dynamo, with what Dynamo keeps held apart from every other module's."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dynamo import config
+
+from auditor.collect.listener import STANDS_FOR
+
+ATTRIBUTE = "_compiled_call_impl"
+"""Where ``nn.Module.__call__`` looks for a compiled form of the module. Copies and pickles of a module leave it out."""
+
+SETTINGS = {
+    "specialize_float": True, "skip_nnmodule_hook_guards": False, "optimize_ddp": False, "suppress_errors": True,
+}  # fmt: skip
+"""Floats are constants, which an eps has to be to be found; a hook that is added later makes a new graph; graphs are
+whole in DistributedDataParallel too, whose buckets matter to compiled backward graphs only, and here there are none;
+what Dynamo cannot trace for a fault of its own runs as it is."""
+
+
+class Entry:
+    """What a module is called through. In a copy or a pickle it is None: nothing, to ``nn.Module.__call__``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    return None
+
+
+def traced(module: nn.Module, method: str, backend: Callable[..., Any]) -> Callable[..., Any]:
+    """The ``method`` of ``module``'s class through Dynamo. Sizes are symbolic from the first call on: lengths share it.
+
+    Dynamo keeps graphs by code object, eight for each. All modules share that of ``_call_impl``, and all norms of a
+    model that of their ``forward``; so each gets one of its own, which goes when the module's patch does.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(type(module), method)(module, *args, **kwargs)
+
+    code = call.__code__.replace(co_name=method)
+    own = types.FunctionType(code, call.__globals__, method, None, call.__closure__)
+    setattr(own, STANDS_FOR, weakref.ref(module))  # a recorder knows the calls for the module's own
+    compiled: Callable[..., Any] = torch.compile(own, backend=_weakly(backend), dynamic=True)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _settings():
+            return compiled(*args, **kwargs)
+
+    return run
+
+
+def _weakly(backend: Callable[..., Any]) -> Callable[..., Any]:
+    """``backend``, which has to be kept elsewhere: Dynamo never forgets a backend, nor what that leads to."""
+    reference = weakref.ref(backend)
+
+    def through(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        held = reference()
+        return module.forward if held is None else held(module, inputs)
+
+    return through
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Dynamo's configuration while one of ours is called, in this thread only."""
+    places = [(_place(name), value) for name, value in SETTINGS.items()]
+    if any(place is None for place, _ in places):
+        with config.patch(SETTINGS):
+            yield
+        return
+    # What `config.patch` does, without its bookkeeping: that takes 20 µs and more of every call.
+    tokens = [(place, place.set(value)) for place, value in places if place is not None]
+    try:
+        yield
+    finally:
+        for place, token in reversed(tokens):
+            place.reset(token)
+
+
+def _place(name: str) -> ContextVar[object] | None:
+    """Where this thread's value of a setting is; None where this PyTorch keeps it otherwise."""
+    entry = getattr(config, "_config", {}).get(name)
+    place = getattr(entry, "user_override", None)
+    return place if isinstance(place, ContextVar) else None
+
+
+HOOKS = (
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
+)  # fmt: skip
+
+
+def hook_of(module: nn.Module) -> str:
+    """``forward hook`` where the module has one; an empty string where it has none."""
+    found = next((name for name in HOOKS if getattr(module, name)), "")
+    return found.strip("_").replace("_", " ").removesuffix("s")
