@@ -14,6 +14,7 @@ Verdicts, of which a patcher reads the first word:
   target met   faster than eager, at least 0.95 × torch.compile, at least the anchor against eager where there is one
                (on a CPU, forward, fp32), and at most 5 µs over eager at tiny shapes
   wins         faster than eager, and the column says which target is missed
+  noise        the interval of the ratio to eager spans more than a factor of 1.5: measure again, on a quiet machine
   even         the interval of the ratio to eager holds 1
   loses        slower than eager
   unfused      the replacement would run its definition, and says why
@@ -30,7 +31,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +43,8 @@ DTYPES: Final = ("fp32", "bf16", "fp16")
 TINY: Final = (4, 64)
 COMPILER_SHARE: Final = 0.95
 OVERHEAD_US: Final = 5.0
+NOISE: Final = 1.5
+"""An interval from one end to the other this wide says nothing of the ratio in it."""
 
 
 class Anchor(NamedTuple):
@@ -79,7 +82,9 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
         return row | {"verdict": "unfused", "missed": []}
     missed = list(_missed(row))
     eager = row["against"]["eager"]
-    if eager["high"] < 1:
+    if eager["high"] > NOISE * eager["low"]:
+        word = "noise"
+    elif eager["high"] < 1:
         word = "loses"
     elif eager["low"] <= 1:
         word = "even"
@@ -146,7 +151,8 @@ def _verdict(row: dict[str, Any]) -> str:
         return f"unfused: {row['unfused']}"
     texts = {"eager": "{:.2f} × eager", "compile": "{:.2f} × compile", "overhead_us": "{:.0f} µs a call"}
     missed = [f"{texts[m['target']].format(m['wanted'])}" for m in row["missed"]]
-    return row["verdict"] + (f", but misses {', '.join(missed)}" if missed else "")
+    joint = ", but misses" if row["verdict"] == "wins" else "; also misses"
+    return row["verdict"] + (f"{joint} {', '.join(missed)}" if missed else "")
 
 
 def _counts(document: dict[str, Any]) -> str:
@@ -237,6 +243,14 @@ def processor() -> str:
     return found.group(1).strip() if found else platform.processor() or platform.machine()
 
 
+def _unknown(names: Sequence[str]) -> str | None:
+    """That some of ``names`` are no replacements, or None."""
+    from fused_replacements._registry import HOME
+
+    wrong = [name for name in names if name not in HOME]
+    return f"no replacement is called {', '.join(map(repr, wrong))}; there are {', '.join(HOME)}" if wrong else None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="NAME", help="this replacement only; may be repeated")
@@ -249,6 +263,10 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0, help="torch threads; all by default")
     parser.add_argument("--default-malloc", action="store_true", help="leave the allocator as it is")
     options = parser.parse_args()
+    unknown = _unknown(options.only or [])
+    if unknown:
+        print(unknown, file=sys.stderr)
+        return 2
     with_allocator(options)
     document = measured(options)
     text = table(document)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from fused_replacements.epilogue.linear_epilogue import linear_epilogue
     from fused_replacements.horizontal.packed_linear import packed_linear
     from fused_replacements.horizontal.packed_linears import PackedLinears
-    from fused_replacements.optimizer.fused_optimizer import fused_optimizer
+    from fused_replacements.optimizer.fused_optimizer import FusedOptimizer, fused_optimizer
     from fused_replacements.prologue.int4_linear import int4_linear
     from fused_replacements.prologue.int8_linear import int8_linear
-    from fused_replacements.prologue.packing import quantize_int4, quantize_int8
+    from fused_replacements.prologue.packing import dequantize_int4, dequantize_int8, quantize_int4, quantize_int8
     from fused_replacements.reduction.add_layer_norm import add_layer_norm
     from fused_replacements.reduction.add_rms_norm import add_rms_norm
     from fused_replacements.reduction.cross_entropy import cross_entropy
@@ -46,7 +46,10 @@ _BESIDE: Final = {
     "silu_mul": "elementwise.act_mul",
     "gelu_mul": "elementwise.act_mul",
     "Chain": "elementwise.elementwise_chain",
+    "FusedOptimizer": "optimizer.fused_optimizer",
     "PackedLinears": "horizontal.packed_linears",
+    "dequantize_int4": "prologue.packing",
+    "dequantize_int8": "prologue.packing",
     "quantize_int4": "prologue.packing",
     "quantize_int8": "prologue.packing",
     "sdpa_backend": "algorithmic.attention",
@@ -56,6 +59,7 @@ _BESIDE: Final = {
 __all__ = [
     "HAVE_TRITON",
     "Chain",
+    "FusedOptimizer",
     "PackedLinears",
     "Provider",
     "Replacement",
@@ -68,6 +72,8 @@ __all__ = [
     "bias_act",
     "cpu_path",
     "cross_entropy",
+    "dequantize_int4",
+    "dequantize_int8",
     "dropout_add",
     "elementwise_chain",
     "find",

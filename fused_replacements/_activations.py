@@ -73,9 +73,14 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = MappingProxyType(
 )
 
 
+def activation_reason(name: str) -> str | None:
+    """None, or that no activation is called ``name``, with the names that there are."""
+    return None if name in ACTIVATIONS else f"no activation is called {name!r}; there are {', '.join(ACTIVATIONS)}"
+
+
 def find_activation(name: str) -> Activation:
     """The activation called ``name``. ValueError, which lists the names, where there is none."""
     try:
         return ACTIVATIONS[name]
     except KeyError:
-        raise ValueError(f"no activation is called {name!r}; there are {', '.join(ACTIVATIONS)}") from None
+        raise ValueError(activation_reason(name)) from None

@@ -157,11 +157,19 @@ class CompiledKernels:
         count: how many arguments it has.
         admits: asked with arguments for which none of the kernels of their class is right, and how many those are;
             where it says no, none is built and the definition itself is to run.
+        misfit: asked with arguments of new shapes; where it has a reason there is no kernel for them.
     """
 
-    def __init__(self, definition: Definition, count: int, admits: Admits | None = None) -> None:
+    def __init__(
+        self,
+        definition: Definition,
+        count: int,
+        admits: Admits | None = None,
+        misfit: Callable[..., str | None] | None = None,
+    ) -> None:
         self._definition = definition
         self._admits = admits
+        self._misfit = misfit
         self._shapes_of = shape_key(count)
         self._by_shape: dict[object, Boxed | None] = {}
         self._by_class: dict[object, list[tuple[Boxed, Conditions]]] = {}
@@ -169,13 +177,14 @@ class CompiledKernels:
     def find(self, arguments: Sequence[Argument]) -> Boxed | None:
         """The kernel for ``arguments``, or None where the definition itself is to run.
 
-        That is fp64, nothing to compute, and what isn't admitted. Raises what the compiler raises.
+        That is fp64, nothing to compute, what doesn't fit and what isn't admitted. Raises what the compiler raises.
         """
         key = self._shapes_of(torch.get_num_threads(), *arguments)
         kernel = self._by_shape.get(key, _UNKNOWN)
         if kernel is _UNKNOWN:
             plain = any(tensor.dtype is torch.float64 or not tensor.numel() for tensor in leaves(arguments))
-            kernel = None if plain else self._of_class(arguments)
+            unfit = self._misfit is not None and self._misfit(*arguments) is not None
+            kernel = None if plain or unfit else self._of_class(arguments)
             if len(self._by_shape) > 4096:  # a generating loop meets a new length at every step
                 self._by_shape.clear()
             self._by_shape[key] = kernel

@@ -75,14 +75,17 @@ class Op:
         definition: Definition,
         implementation: Kernels | Composed | None,
         fake: Definition | None = None,
+        misfit: Callable[..., str | None] | None = None,
+        exact: bool = False,
     ) -> None:
         self.name = schema.split("(", 1)[0]
+        self._misfit, self._exact = misfit, exact
         self.schema = torch._C.parse_schema(schema)
         self.definition = definition
         self.kernels = implementation if isinstance(implementation, Kernels) else None
         self.composed = implementation if isinstance(implementation, Composed) else None
         self.on_cpu = Composed(self.kernels.cpu) if self.kernels is not None and self.kernels.cpu is not None else None
-        self.compiled = CompiledKernels(definition, len(self.schema.arguments))
+        self.compiled = CompiledKernels(definition, len(self.schema.arguments), misfit=misfit)
         self.calls = 0
         """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
         self.single = len(self.schema.returns) == 1
@@ -117,17 +120,28 @@ class Op:
         return self._run_triton(arguments)
 
     def _run_composed(self, composed: Composed, arguments: Sequence[Argument]) -> Any:
-        with autocast_off():
-            return composed.function(*arguments)
+        try:
+            with autocast_off():
+                return composed.function(*arguments)
+        except Exception as error:
+            raise self.explained(error, arguments) from None
+
+    def misfit(self, arguments: Sequence[Argument]) -> str | None:
+        """What about the shapes is not as the op's page says, as ``supports`` puts it; None if nothing."""
+        return None if self._misfit is None else self._misfit(*arguments)
+
+    def explained(self, error: Exception, arguments: Sequence[Argument]) -> Exception:
+        """``error``, or one sentence in its place where it came of shapes that don't fit."""
+        reason = None if isinstance(error, NotImplementedError) else self.misfit(arguments)
+        return error if reason is None else ValueError(reason)
 
     def run_compiled(self, arguments: Sequence[Argument]) -> Any:
         try:
             kernel = self.compiled.find(arguments)
         except Exception as error:  # the compiler raises many kinds: no g++, no headers, an op that it doesn't know
-            say_unfused(self.name, f"no kernel could be compiled for this CPU ({_first_line(error)})")
-            return self.run_reference(arguments)
+            return self._unfused(f"no kernel could be compiled for this CPU ({_first_line(error)})", arguments)
         if kernel is None:
-            return self.run_reference(arguments)
+            return self._unfused(self.misfit(arguments), arguments)
         outputs = kernel(self._tensors(arguments))
         return list(outputs) if self.is_list else outputs[0] if self.single else tuple(outputs)
 
@@ -142,8 +156,14 @@ class Op:
         if reason is None:
             assert self.kernels is not None
             return self.kernels.launch(*arguments)
-        say_unfused(self.name, reason)
-        return self.run_reference(arguments)
+        return self._unfused(reason, arguments)
+
+    def _unfused(self, reason: str | None, arguments: Sequence[Argument]) -> Any:
+        """The definition, and then why, if there is a reason: a call that raises needs no second message."""
+        outputs = self.run_reference(arguments)
+        if reason is not None:
+            say_unfused(self.name, reason)
+        return outputs
 
     def _refusal(self, arguments: Sequence[Argument]) -> str | None:
         if not HAVE_TRITON:
@@ -153,12 +173,17 @@ class Op:
         tensors = leaves(arguments)
         if any(tensor.dtype is torch.float64 for tensor in tensors):
             return "fp64 is computed by the reference"
-        return self.kernels.refuses(*arguments)
+        return self.misfit(arguments) or self.kernels.refuses(*arguments)  # kernels don't look at sizes that must fit
 
     def run_reference(self, arguments: Sequence[Argument]) -> Any:
         """The definition, op by op, with contiguous outputs that alias no input."""
-        with above_autograd(), torch.no_grad():
-            outputs = self.definition(*arguments)
+        if self._exact and (reason := self.misfit(arguments)) is not None:
+            raise ValueError(reason)
+        try:
+            with above_autograd(), torch.no_grad():
+                outputs = self.definition(*arguments)
+        except Exception as error:
+            raise self.explained(error, arguments) from None
         mine = leaves(arguments)
         if isinstance(outputs, Tensor):
             return _own(outputs, mine)
@@ -166,8 +191,11 @@ class Op:
         return owned if self.is_list else tuple(owned)
 
     def _fake(self, *arguments: Argument) -> Any:
-        with torch.no_grad():
-            outputs = self.definition(*arguments)
+        try:
+            with torch.no_grad():
+                outputs = self.definition(*arguments)
+        except Exception as error:
+            raise self.explained(error, arguments) from None
         if isinstance(outputs, Tensor):
             return outputs.new_empty(outputs.shape)
         empty = [output.new_empty(output.shape) for output in outputs]

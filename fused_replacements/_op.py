@@ -41,6 +41,10 @@ class FusedOp:
             gradient is the incoming one itself, it isn't kept, and the backward op gets None in its place.
         keeps_outputs: backward gets the public outputs as well, before the saved ones (attention). There must be
             some saved ones.
+        misfit: of the op's arguments, what ``supports`` says about shapes that don't fit, or None. It is asked where
+            the definition raises, at shapes that are new to the compiled kernels, and before a GPU kernel runs, which
+            looks at no size. What doesn't fit is left to the definition, which may broadcast it.
+        exact: what doesn't fit raises, as the definition would take it for something else.
 
     Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
     transforms, go through the reference: right, but unfused.
@@ -59,10 +63,12 @@ class FusedOp:
         output_for: str | None = None,
         added: str | None = None,
         keeps_outputs: bool = False,
+        misfit: Callable[..., str | None] | None = None,
+        exact: bool = False,
     ) -> None:
         self.reference = reference
         self.constant = tuple(constant)
-        self.forward = Op(schema, reference, forward)
+        self.forward = Op(schema, reference, forward, misfit=misfit, exact=exact)
         self.name = self.forward.name
         arguments = self.forward.schema.arguments
         self._tensors = tuple(i for i, a in enumerate(arguments) if str(a.type) in TENSOR_TYPES[:2])

@@ -116,9 +116,20 @@ def providers(name: str) -> tuple[Provider, ...]:
     An entry point of the group ``fused_replacements.providers`` is named after the replacement, and loads a
     ``Provider``. One that fails to load is skipped with a warning: a broken package must not break a model.
     """
+    _warn_of_unknown_names()
     replacement = find(name)
     own = Provider("triton", replacement.function, replacement.supports)
     return (own, *replacement.alternatives, *_installed(name))
+
+
+@cache
+def _warn_of_unknown_names() -> None:
+    """Say, once, which installed providers are for no replacement that there is."""
+    from fused_replacements._paths import warn_provider
+
+    for entry in entry_points(group=PROVIDERS_GROUP):
+        if entry.name not in HOME:
+            warn_provider(entry.value, f"no replacement is called {entry.name!r}")
 
 
 def _installed(name: str) -> Iterator[Provider]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -40,6 +41,23 @@ def same_shape(**tensors: Tensor | None) -> str | None:
         if tensor.shape != present[0][1].shape:
             return f"{name} has shape {tuple(tensor.shape)}, and {present[0][0]} {tuple(present[0][1].shape)}"
     return None
+
+
+def broadcastable(**tensors: Tensor | None) -> str | None:
+    """Every tensor can be broadcast to the shape of the first, or the first to theirs."""
+    present = [(name, tensor) for name, tensor in tensors.items() if tensor is not None]
+    for name, tensor in present[1:]:
+        pairs = zip(reversed(tensor.shape), reversed(present[0][1].shape), strict=False)
+        if any(mine != its and 1 not in (mine, its) for mine, its in pairs):
+            return f"{name} has shape {tuple(tensor.shape)}, and {present[0][0]} {tuple(present[0][1].shape)}"
+    return None
+
+
+def one_of(name: str, value: object, words: Sequence[str]) -> str | None:
+    """``value``, of the argument ``name``, is one of ``words``."""
+    if isinstance(value, str) and value in words:
+        return None
+    return f"{name} is {value!r}; it may be {', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
 
 
 def same_device(**tensors: Tensor | None) -> str | None:

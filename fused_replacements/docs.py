@@ -19,11 +19,23 @@ from typing import Any, Final
 
 import torch
 
+import fused_replacements
 from fused_replacements._dispatched import NAMESPACE, Op
+from fused_replacements._examples import EXAMPLES
 from fused_replacements._registry import Replacement, replacements
 
 SECTIONS: Final = ("Formula", "Shapes and dtypes", "Bytes moved", "When it loses", "Source")
 """What every module says, in this order."""
+BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
+    "act_mul": ("silu_mul", "gelu_mul"),
+    "elementwise_chain": ("Chain",),
+    "int8_linear": ("quantize_int8", "dequantize_int8"),
+    "int4_linear": ("quantize_int4", "dequantize_int4"),
+    "packed_linear": ("PackedLinears",),
+    "attention": ("sdpa_backend",),
+    "fused_optimizer": ("FusedOptimizer",),
+}
+"""What goes with a replacement: short forms, and what prepares its arguments."""
 FOLDER: Final = Path(__file__).resolve().parents[1] / "docs" / "replacements"
 _NOTE: Final = "<!-- Written by `python -m fused_replacements.docs` from the docstrings. Change those. -->"
 _UNDERLINED: Final = re.compile(r"^(\S.*)\n-{3,}$", re.MULTILINE)
@@ -94,11 +106,31 @@ def page(replacement: Replacement) -> str:
     parts = [f"# {name}", _NOTE, markdown(description.summary)]
     parts += [markdown(description.body)] if description.body else []
     parts.append(f"```python\nfrom fused_replacements import {name}\n\n{signature(replacement.function)}\n```")
+    parts.append(f"```python\n{example(name)}\n```")
+    parts += [_beside(name)] if name in BESIDE else []
     for title, text in description.sections.items():
         parts += [f"## {title}", markdown(text)]
         if title == "Shapes and dtypes":
             parts += [*_variants(replacement), _support(replacement)]
     return "\n\n".join([*parts, "## Ops", _ops(replacement)]) + "\n"
+
+
+def example(name: str) -> str:
+    """A program that calls the replacement ``name`` once."""
+    return f"import torch\nfrom fused_replacements import {name}\n\n{EXAMPLES[name]}"
+
+
+def _beside(name: str) -> str:
+    """What is imported from the package to go with a replacement: signature, and the first line of what it does."""
+    found = []
+    for other in BESIDE[name]:
+        value = getattr(fused_replacements, other)
+        first = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+        members = [f"`.{member}`" for member in vars(value) if member[0] != "_"] if isinstance(value, type) else []
+        has = f" It has {', '.join(members)}." if members else ""
+        call = f"```python\nfrom fused_replacements import {other}\n\n{signature(value)}\n```"
+        found.append(f"{call}\n\n{markdown(first)}{has}")
+    return "\n\n".join(["Beside it:", *found])
 
 
 def _variants(replacement: Replacement) -> list[str]:

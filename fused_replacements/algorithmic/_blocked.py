@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from fused_replacements._compiled import Boxed, CompiledKernels, leaves
+from fused_replacements._dispatched import above_autograd
 from fused_replacements._layout import wide
 from fused_replacements._paths import Chosen, say_unfused
 from fused_replacements.algorithmic import _scores
-from fused_replacements.algorithmic._whole import whole
+from fused_replacements.algorithmic._whole import misfit, whole
 
 BLOCK_SCORES: Final = 1 << 20
 """Scores in a block: 4 MB in fp32, about the second-level caches of two cores."""
@@ -27,6 +28,10 @@ SMALL_SCORES: Final = 1 << 16
 """At or below it all is one compiled graph: the blocks' slices and views cost 0.1 ms a call."""
 LEAST_ROWS: Final = 32
 """Fewer rows would leave the matrix products waiting for k."""
+
+
+FEW_KEYS: Final = 16
+FEW_CHANNELS: Final = 8
 
 
 class Between(NamedTuple):
@@ -37,7 +42,7 @@ class Between(NamedTuple):
 
 
 _WEIGHTS: Final = Between(_scores.weights, CompiledKernels(_scores.weights, 1 + len(_scores.Terms._fields)))
-_WHOLE: Final = Between(whole, CompiledKernels(whole, 11))
+_WHOLE: Final = Between(whole, CompiledKernels(whole, 11, misfit=misfit))
 _GRADIENTS: Final = Between(_scores.gradients, CompiledKernels(_scores.gradients, 3 + len(_scores.Terms._fields)))
 
 
@@ -113,6 +118,8 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     if q.size(0) * q.size(1) * q.size(2) * k.size(2) <= SMALL_SCORES and (kernel := _compiled(_WHOLE, arguments)):
         out, lse = kernel(leaves(arguments))
         return out, lse
+    if (reason := misfit(*arguments)) is not None:
+        raise ValueError(reason)
     out = q.new_zeros(q.shape[:3] + v.shape[3:])
     lse = q.new_full(q.shape[:3], float("inf"), dtype=wide(q).dtype)
     for block in blocks(problem):
@@ -128,6 +135,8 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def backward(*arguments: Any) -> list[Tensor]:
     """The gradients that ``needs`` asks for, of q, k, v, bias and sinks."""
+    if _is_small(arguments[2]):
+        return _exact_gradients(arguments)
     dout, problem, (_, lse, needs) = arguments[0], Problem(*arguments[1:12]), arguments[12:]
     q, k, v = problem.q, problem.k, problem.v
     sums = _Sums(problem, needs)
@@ -147,6 +156,28 @@ def backward(*arguments: Any) -> list[Tensor]:
         sums.add_bias(block, dscores)
         sums.add_sinks(lse_B, mean)
     return sums.wanted(needs)
+
+
+def _is_small(k: Tensor) -> bool:
+    """Few keys or channels in 16 bits: a rounded product is then a large part of a gradient, and fp32 costs little."""
+    return k.element_size() == 2 and (k.size(2) < FEW_KEYS or k.size(3) < FEW_CHANNELS)
+
+
+def _exact_gradients(arguments: Sequence[Any]) -> list[Tensor]:
+    """As ``backward``, differentiated from the definition in fp32 and rounded once."""
+    dout, problem, needs = arguments[0], Problem(*arguments[1:12]), arguments[-1]
+    given = (problem.q, problem.k, problem.v, problem.bias, problem.sinks)
+
+    def widened(x: Any, need: bool) -> Any:
+        return x if x is None or x.dtype is torch.bool else x.detach().float().requires_grad_(need)
+
+    with above_autograd(), torch.enable_grad():
+        q, k, v, bias, sinks = inputs = [widened(x, need) for x, need in zip(given, needs, strict=True)]
+        out, _ = whole(q, k, v, bias, problem.slopes, sinks, *problem[6:])
+        wanted = [x for x, need in zip(inputs, needs, strict=True) if need]
+        found = torch.autograd.grad(out, wanted, dout.float(), materialize_grads=True)
+    dtypes = [x.dtype for x, need in zip(given, needs, strict=True) if need and x is not None]
+    return [gradient.to(dtype).contiguous() for gradient, dtype in zip(found, dtypes, strict=True)]
 
 
 class _Sums:

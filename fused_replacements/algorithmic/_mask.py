@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,16 @@ Causal = Literal["upper_left", "lower_right"]
 ``upper_left``: query i sees the keys 0 … i. ``lower_right``: the last query sees every key, as it must with a cache
 of earlier keys. They are the same where the lengths are equal.
 """
+
+ANCHORS: Final = get_args(Causal)
+
+
+def causal_reason(causal: object) -> str | None:
+    """None, or that ``causal`` is none of the two anchors: False and True don't say where the triangle lies."""
+    if causal is None or (isinstance(causal, str) and causal in ANCHORS):
+        return None
+    return f"causal is {causal!r}; it may be 'upper_left' or 'lower_right', use None for none"
+
 
 EXACT: Final = {
     torch.bfloat16: (torch.bfloat16, torch.float32, torch.float64),

@@ -48,7 +48,8 @@ and a value_dim that is not head_dim. With few queries (decoding) the scores are
 launches. A boolean mask for ``lower_right`` costs q_len * kv_len bytes and keeps SDPA from its flash kernel on a GPU.
 
 In backward SDPA's kernels take Σ p·dp from the rounded output. Where a query sees a handful of keys that is off by a
-rounding of v, and the gradients of q and k by several times what the parts are off; ``flash_attention`` corrects it.
+rounding of v, and the gradients of q and k by several times what the parts are off. With fewer than 16 keys, or heads
+of fewer than 8 channels, fp16 and bf16 tensors that learn are therefore computed by parts: there is nothing to gain.
 
 Source
 ------
@@ -58,8 +59,8 @@ Dao, FlashAttention-2, 2023; Rabe and Staats, Self-attention does not need O(n²
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,6 +75,7 @@ from fused_replacements.algorithmic._mask import (
     Causal,
     as_keep,
     causal_keep,
+    causal_reason,
     in_four_dims,
     needs_causal_mask,
     repeat_heads,
@@ -81,6 +83,12 @@ from fused_replacements.algorithmic._mask import (
 )
 from fused_replacements.algorithmic._samples import Make
 from fused_replacements.algorithmic._sdpa import Backend, backend
+
+HALF: Final = frozenset({torch.bfloat16, torch.float16})
+FEW_KEYS: Final = 16
+FEW_CHANNELS: Final = 8
+"""Below either, gradients in 16 bits are taken by parts: there is nothing to gain, and SDPA's were measured to be up to
+twelve times as far from fp64 as twice the error of the parts."""
 
 
 def attention(
@@ -103,7 +111,12 @@ def attention(
     Returns:
         (batch, heads, q_len, value_dim) in q's dtype (autocast: in its dtype), and with ``need_weights`` the
         probabilities (batch, heads, q_len, kv_len) beside it.
+
+    Raises:
+        ValueError: ``causal`` is none of the two words, or the shapes or dtypes don't fit.
     """
+    if causal is not None and (reason := causal_reason(causal)) is not None:
+        raise ValueError(reason)
     settings = (causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights)
     dtype = product_dtype(q)
     if dtype is None:
@@ -126,11 +139,33 @@ def _attend(
     need_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
     reason = _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
-    if reason is not None:
-        if not torch.compiler.is_compiling():
-            say_unfused("attention", reason)
-        out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
-        return (out, weights) if need_weights else out
+    if reason is None:
+        try:
+            return _by_sdpa(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout)
+        except RuntimeError:  # it may be the shapes: looked at here, they cost other calls nothing
+            reason = _misfit(q, k, v, mask) or _larger_mask(q, k, mask)
+            if reason is None:
+                raise
+    misfit = _misfit(q, k, v, mask)
+    if misfit is not None:
+        raise ValueError(misfit)
+    out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
+    if not torch.compiler.is_compiling():
+        say_unfused("attention", reason)
+    return (out, weights) if need_weights else out
+
+
+def _by_sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: Causal | None,
+    scale: float | None,
+    mask_keeps: bool,
+    scale_after_mask: bool,
+    dropout: float,
+) -> Tensor:
     call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
     grouped: dict[str, Any] = (
         {"enable_gqa": True} if call.grouped else {}
@@ -163,8 +198,10 @@ def _sdpa_call(
     if groups > 1 and mask is not None and q.device.type != "cpu":
         # the one GPU kernel that takes a mask takes no grouped heads: SDPA would compute by parts, and copies are less
         k, v, groups = repeat_heads(k, groups), repeat_heads(v, groups), 1
-    is_causal = mask is None and causal is not None and (causal == "upper_left" or q.size(-2) == k.size(-2))
-    return _Call((q, k, v, mask), is_causal, groups > 1)
+    is_causal = causal == "upper_left"
+    if causal == "lower_right" and q.size(-2) == k.size(-2):
+        is_causal = True  # by a branch: of symbols the comparison is no bool, and SDPA takes nothing else
+    return _Call((q, k, v, mask), is_causal and mask is None, groups > 1)
 
 
 def _sdpa_mask(
@@ -213,6 +250,8 @@ def _illegal(
     need_weights: bool,
 ) -> str | None:
     """Why SDPA would compute something else, or nothing at all."""
+    if q.dtype in HALF and (k.size(-2) < FEW_KEYS or q.size(-1) < FEW_CHANNELS) and _learns(q, k, v):
+        return f"gradients in 16 bits of under {FEW_KEYS} keys or {FEW_CHANNELS} channels: SDPA's are less exact"
     if softcap:
         return "SDPA has no soft-cap of the scores; flash_attention has"
     if need_weights:
@@ -221,9 +260,15 @@ def _illegal(
         return f"q, k and v have different dtypes ({q.dtype}, {k.dtype}, {v.dtype})"
     if not q.dim() == k.dim() == v.dim() >= 2:
         return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions"
+    if k.size(-2) != v.size(-2):  # SDPA on a CPU doesn't look, and reads beyond the shorter
+        return f"k has {k.size(-2)} keys, and v {v.size(-2)}"
     if q.dim() > 2 and (k.size(-3) != v.size(-3) or (k.size(-3) and q.size(-3) % k.size(-3))):
         return f"{q.size(-3)} heads of q are no multiple of {k.size(-3)} of k and {v.size(-3)} of v"
     return None if mask is None else _illegal_mask(q, mask, scale, scale_after_mask)
+
+
+def _learns(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
 
 
 def _illegal_mask(q: Tensor, mask: Tensor, scale: float | None, scale_after_mask: bool) -> str | None:
@@ -240,6 +285,45 @@ def _illegal_mask(q: Tensor, mask: Tensor, scale: float | None, scale_after_mask
     return None
 
 
+def _misfit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> str | None:
+    """What about shapes and dtypes no attention can be computed of, or None."""
+    if not q.dtype == k.dtype == v.dtype:
+        return f"q, k and v have different dtypes ({q.dtype}, {k.dtype}, {v.dtype})"
+    if min(q.dim(), k.dim(), v.dim()) < 2:
+        return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions"
+    if k.size(-2) != v.size(-2):
+        return f"k has {k.size(-2)} keys, and v {v.size(-2)}"
+    if q.size(-1) != k.size(-1):
+        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit together"
+    if q.dim() > 2 and k.dim() > 2 and v.dim() > 2:
+        heads = (k.size(-3), v.size(-3))
+        if any(q.size(-3) % count if count else q.size(-3) for count in heads):
+            return f"{q.size(-3)} heads of q are no multiple of {heads[0]} of k and {heads[1]} of v"
+    batches = [x.shape[:-3] for x in (q, k, v)]
+    scores = (*q.shape[:-1], k.size(-2))
+    fits = all(_broadcast(batch, batches[0]) for batch in batches) and (mask is None or _broadcast(mask.shape, scores))
+    if not fits:
+        masked = "" if mask is None else f", and the mask {tuple(mask.shape)},"
+        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}{masked} do not fit together"
+    return None
+
+
+def _larger_mask(q: Tensor, k: Tensor, mask: Tensor | None) -> str | None:
+    """That the mask has dimensions which the scores have not, or None: by parts they are broadcast, by SDPA not."""
+    if mask is None:
+        return None
+    scores = (*q.shape[:-1], k.size(-2))
+    pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
+    if all(mine in (1, its) for mine, its in pairs):
+        return None
+    return f"a mask of shape {tuple(mask.shape)} is larger than the scores, {scores}"
+
+
+def _broadcast(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two shapes can be broadcast."""
+    return all(a == b or 1 in (a, b) for a, b in zip(reversed(shape), reversed(other), strict=False))
+
+
 def _by_parts(
     q: Tensor,
     k: Tensor,
@@ -253,7 +337,7 @@ def _by_parts(
     softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Output and probabilities, as models write it."""
-    if q.dim() > 2 and k.size(-3):
+    if q.dim() > 2 and k.dim() > 2 and v.dim() > 2 and k.size(-3):
         k, v = repeat_heads(k, q.size(-3) // k.size(-3)), repeat_heads(v, q.size(-3) // v.size(-3))
     scores = torch.matmul(q, k.transpose(-1, -2))
     if not scale_after_mask:
@@ -289,6 +373,8 @@ def reference(
     need_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The definition: attention by parts, with the softmax in fp32. A query with no key gives NaN."""
+    if (reason := causal_reason(causal)) is not None:
+        raise ValueError(reason)
     p = dropout if training else 0.0
     out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, p, softcap)
     return (out, weights) if need_weights else out
@@ -307,7 +393,14 @@ def sdpa_backend(
     dropout: float = 0.0,
     training: bool = True,
 ) -> Backend:
-    """Which kernel SDPA lands on for this call of ``attention``; ``math`` stores the scores, and has a reason."""
+    """Which kernel SDPA lands on for this call of ``attention``; ``math`` stores the scores, and has a reason.
+
+    Raises:
+        ValueError: ``causal`` is none of the two words, or the shapes or dtypes don't fit.
+    """
+    reason = causal_reason(causal) or _misfit(q, k, v, mask)
+    if reason is not None:
+        raise ValueError(reason)
     call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
     return backend(*call.tensors, dropout if training else 0.0, call.is_causal)
 
@@ -328,7 +421,9 @@ def supports(
     need_weights: bool = False,
 ) -> str | None:
     """None, or why these arguments would not run in a fused kernel of SDPA."""
-    reason = _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
+    reason = causal_reason(causal) or _misfit(q, k, v, mask)
+    reason = reason or _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
+    reason = reason or _larger_mask(q, k, mask)
     if reason is not None:
         return reason
     landed = sdpa_backend(

@@ -11,11 +11,13 @@ Formula
 * ``alibi_slopes``: slope · |distance| is subtracted, computed in the kernel (BLOOM, MPT, Falcon). Under a causal mask
   that is what adding ``slope · key position`` does, as a softmax doesn't see a shift of a whole row.
 * ``causal``: ``upper_left`` or ``lower_right``, which says where the triangle is anchored when there are more keys than
-  queries, and with it the positions that ``window`` and ALiBi count from.
+  queries, and with it the positions that ``window`` and ALiBi count from. None: no triangle.
 * ``window``: keys at a distance of ``window`` or more are hidden. With ``causal`` that leaves the last ``window`` keys,
-  the query's own included (Mistral, Gemma 2); without, ``window - 1`` on either side.
+  the query's own included (Mistral, Gemma 2); without, ``window - 1`` on either side. At least 1; None: no window.
 * ``sinks``: one learned score for each head whose key has no value: it takes weight and gives nothing (gpt-oss).
 * fewer heads in k and v than in q: each serves ``heads / kv_heads`` consecutive heads of q, and none is copied.
+
+On a CPU gradients in 16 bits of fewer than 16 keys or 8 channels are computed in fp32 and rounded once.
 
 A query that sees no key gives 0 and a gradient of 0. Its reference gives NaN.
 
@@ -23,9 +25,9 @@ Shapes and dtypes
 -----------------
 q: (batch, heads, q_len, head_dim); k and v: (batch, kv_heads, kv_len, head_dim); bias: (batch or 1, heads or 1, q_len
 or 1, kv_len or 1), leading dimensions may be left out; alibi_slopes: (heads,) or (batch, heads); sinks: (heads,).
-Result: (batch, heads, q_len, head_dim), contiguous. fp32, bf16 and fp16, head_dim up to 256; fp64 on a CPU. Any strides
-of batch, heads and length, so that a transposed view of (batch, length, heads, head_dim) is read in place; channels
-lie at stride 1 on a GPU. Gradients to q, k, v, a floating bias, and sinks. ALiBi's slopes are constants.
+Result: (batch, heads, q_len, head_dim), contiguous. fp32, bf16 and fp16, on a GPU with head_dim up to 256; fp64 on a
+CPU. Any strides of batch, heads and length, so that a transposed view of (batch, length, heads, head_dim) is read in
+place; channels lie at stride 1 on a GPU. Gradients to q, k, v, a floating bias, and sinks, not to ALiBi's slopes.
 
 Bytes moved
 -----------
@@ -62,8 +64,8 @@ from fused_replacements._registry import Replacement
 from fused_replacements._supports import first_reason, floating, same_device
 from fused_replacements.algorithmic import _blocked
 from fused_replacements.algorithmic._flash_samples import samples
-from fused_replacements.algorithmic._mask import Causal, in_four_dims, repeat_heads
-from fused_replacements.algorithmic._whole import whole
+from fused_replacements.algorithmic._mask import Causal, causal_reason, in_four_dims, repeat_heads
+from fused_replacements.algorithmic._whole import misfit, whole
 
 OP = FusedOp(
     "flash_attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? alibi_slopes, Tensor? sinks, float scale, "
@@ -75,6 +77,8 @@ OP = FusedOp(
     saved=1,
     keeps_outputs=True,
     constant=("alibi_slopes",),
+    misfit=misfit,
+    exact=True,  # heads and batches of other sizes would be broadcast
 )
 
 
@@ -94,7 +98,12 @@ def flash_attention(
     """Attention of ``q`` (batch, heads, q_len, head_dim); see the module for the arguments.
 
     Under autocast q, k and v are cast to its dtype; bias, slopes and sinks are read as they are.
+
+    Raises:
+        ValueError: an option has no meaning, or the shapes don't fit.
     """
+    if causal is not None or window is not None or softcap is not None:
+        _check_options(causal, window, softcap)
     dtype = product_dtype(q)
     if dtype is not None:
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
@@ -123,7 +132,7 @@ def _arguments(
         sinks,
         1.0 / math.sqrt(q.size(-1)) if scale is None else float(scale),
         float(softcap or 0.0),
-        window or 0,
+        0 if window is None else window,
         causal is not None,
         causal == "lower_right",
     )
@@ -143,6 +152,7 @@ def reference(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """The definition by parts, as models write it: masks as tensors, the softmax in fp32. A query with no key: NaN."""
+    _check_options(causal, window, softcap)
     k, v = repeat_heads(k, q.size(1) // k.size(1)), repeat_heads(v, q.size(1) // v.size(1))
     scores = torch.matmul(q, k.transpose(-1, -2)) * (1.0 / math.sqrt(q.size(-1)) if scale is None else scale)
     if softcap:
@@ -181,42 +191,27 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     return first_reason(
+        _option_reason(causal, window, softcap),
         floating(q=q, k=k, v=v, alibi_slopes=alibi_slopes, sinks=sinks),
         same_device(q=q, k=k, v=v, bias=bias, alibi_slopes=alibi_slopes, sinks=sinks),
-        _shape_reason(q, k, v, bias, alibi_slopes, sinks),
-        _option_reason(causal, window, softcap),
+        misfit(q, k, v, bias, alibi_slopes, sinks),
     ) or OP.refuses(*_arguments(q, k, v, bias, causal, window, softcap, scale, alibi_slopes, sinks))
 
 
-def _shape_reason(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, slopes: Tensor | None, sinks: Tensor | None
-) -> str | None:
-    if not q.dim() == k.dim() == v.dim() == 4:
-        return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions, and the kernels take 4"
-    if q.size(0) != k.size(0) or k.shape != v.shape or q.size(3) != k.size(3):
-        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit together"
-    if not k.size(1) or q.size(1) % k.size(1):
-        return f"{q.size(1)} heads of q are no multiple of {k.size(1)} of k"
-    if bias is not None and bias.dtype is not torch.bool and not bias.is_floating_point():
-        return f"the bias is {bias.dtype}, neither floating nor boolean"
-    scores = (q.size(0), q.size(1), q.size(2), k.size(2))
-    if bias is not None and (
-        bias.dim() > 4 or any(b not in (1, s) for b, s in zip(reversed(bias.shape), reversed(scores), strict=False))
-    ):
-        return f"a bias of shape {tuple(bias.shape)} does not broadcast to the scores {scores}"
-    if slopes is not None and tuple(slopes.shape) not in ((q.size(1),), (1, q.size(1)), (q.size(0), q.size(1))):
-        return f"alibi_slopes have shape {tuple(slopes.shape)}, and q {q.size(1)} heads"
-    if sinks is not None and tuple(sinks.shape) != (q.size(1),):
-        return f"sinks have shape {tuple(sinks.shape)}, and q {q.size(1)} heads"
+def _option_reason(causal: str | None, window: int | None, softcap: float | None) -> str | None:
+    if (reason := causal_reason(causal)) is not None:
+        return reason
+    if window is not None and window < 1:
+        return f"window is {window}; it is a number of keys, 1 or more, or None"
+    if softcap is not None and not softcap >= 0.0:
+        return f"softcap is {softcap}; it is a positive bound, or None"
     return None
 
 
-def _option_reason(causal: str | None, window: int | None, softcap: float | None) -> str | None:
-    if causal not in (None, "upper_left", "lower_right"):
-        return f"causal is {causal!r}; it may be 'upper_left' or 'lower_right'"
-    if window is not None and window < 0:
-        return f"a window of {window} keys"
-    return f"a soft-cap of {softcap}" if softcap is not None and softcap < 0.0 else None
+def _check_options(causal: str | None, window: int | None, softcap: float | None) -> None:
+    reason = _option_reason(causal, window, softcap)
+    if reason is not None:
+        raise ValueError(reason)
 
 
 REPLACEMENT = Replacement(

@@ -2,10 +2,10 @@
 
 Formula
 -------
-``y = act(gate) · up``, computed in fp32 and rounded once. ``act`` is any name of
-``fused_replacements._activations.ACTIVATIONS``: ``silu`` (Llama, Qwen, Mistral), ``gelu`` (by erf: GEGLU of T5 v1.1 and
-of diffusers), ``gelu_tanh`` (Gemma), ``sigmoid`` (GLU), ``relu`` (ReGLU), ``relu_squared``, ``quick_gelu``, ``tanh``
-and ``identity``. ``silu_mul`` and ``gelu_mul`` are short for the usual ones.
+``y = act(gate) · up``, computed in fp32 and rounded once. ``act`` is one of ``silu`` (Llama, Qwen,
+Mistral), ``gelu`` (by erf: GEGLU of T5 v1.1 and of diffusers), ``gelu_tanh`` (Gemma), ``sigmoid`` (GLU), ``relu``
+(ReGLU), ``relu_squared``, ``quick_gelu``, ``tanh`` and ``identity``. ``silu_mul`` and ``gelu_mul`` are short for
+the usual ones.
 
 Without ``up``, ``gate`` is packed: the halves of its last dimension are gate and up (Phi-3, merged gate_up
 projections), or with ``gate_first=False`` up and gate (diffusers' GEGLU, ``F.glu``).
@@ -42,12 +42,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fused_replacements._activations import ACTIVATIONS, find_activation
+from fused_replacements._activations import ACTIVATIONS, activation_reason, find_activation
 from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
-from fused_replacements._supports import first_reason, floating, row_width, same_device
+from fused_replacements._supports import broadcastable, first_reason, floating, same_device
 
 
 def _definition(gate: Tensor, up: Tensor, activation: str) -> Tensor:
@@ -64,11 +64,16 @@ def _packed_definition(packed: Tensor, activation: str, gate_first: bool) -> Ten
     return _definition(*_halves(packed, gate_first, packed.size(-1) // 2), activation)
 
 
+def _misfit(gate: Tensor, up: Tensor, *_: object) -> str | None:
+    return broadcastable(gate=gate, up=up)
+
+
 OP = FusedOp(
     "act_mul(Tensor gate, Tensor up, str activation) -> Tensor",
     _definition,
     forward=Kernels("act_mul", "forward"),
     backward=Kernels("act_mul", "backward", "refuses_backward"),
+    misfit=_misfit,
 )
 
 
@@ -83,7 +88,7 @@ def _packed_gradient(
 
 
 PACKED = FusedOp(
-    "act_mul_packed(Tensor packed, str activation, bool gate_first) -> Tensor",
+    "act_mul_packed(Tensor gate, str activation, bool gate_first) -> Tensor",
     _packed_definition,
     forward=Kernels("act_mul", "forward_packed", "refuses_packed"),
     backward=Kernels("act_mul", "backward_packed", "refuses_packed_backward"),
@@ -95,15 +100,21 @@ def act_mul(gate: Tensor, up: Tensor | None = None, activation: str = "silu", *,
     """``activation(gate) · up``, (…, N), in one kernel. Without ``up``, ``gate`` (…, 2·N) holds both halves.
 
     Raises:
-        ValueError: no activation is called so, or a packed tensor has no two halves.
+        ValueError: no activation is called so, the shapes don't fit, or a packed tensor has no two halves.
     """
     if activation not in ACTIVATIONS:
-        find_activation(activation)
+        raise ValueError(activation_reason(activation))
     if up is not None:
         return OP(gate, up, activation)  # type: ignore[no-any-return]
     if gate.dim() == 0 or gate.size(-1) % 2:
-        raise ValueError(f"a packed tensor of shape {tuple(gate.shape)} has no two halves; its last size must be even")
+        raise ValueError(_no_halves(gate))
     return PACKED(gate, activation, gate_first)  # type: ignore[no-any-return]
+
+
+def _no_halves(packed: Tensor) -> str | None:
+    if packed.dim() and not packed.size(-1) % 2:
+        return None
+    return f"a packed tensor of shape {tuple(packed.shape)} has no two halves; its last size must be even"
 
 
 def silu_mul(gate: Tensor, up: Tensor | None = None) -> Tensor:
@@ -133,15 +144,19 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     if activation not in ACTIVATIONS:
-        return f"no activation is called {activation!r}"
+        return activation_reason(activation)
     if up is None:
         return first_reason(
             floating(gate=gate),
-            row_width(gate),
-            "a packed tensor must have an even last size" if gate.dim() and gate.size(-1) % 2 else None,
+            _no_halves(gate),
             PACKED.refuses(gate, activation, gate_first),
         )
-    return first_reason(floating(gate=gate, up=up), same_device(gate=gate, up=up), OP.refuses(gate, up, activation))
+    return first_reason(
+        floating(gate=gate, up=up),
+        same_device(gate=gate, up=up),
+        _misfit(gate, up),
+        OP.refuses(gate, up, activation),
+    )
 
 
 def _glu(gate: Tensor, *_: Any, **__: Any) -> Tensor:

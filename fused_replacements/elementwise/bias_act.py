@@ -2,8 +2,8 @@
 
 Formula
 -------
-``y = act(x + bias)``, computed in fp32 and rounded once. ``act`` is any name of
-``fused_replacements._activations.ACTIVATIONS``: ``gelu`` (BERT, GPT-NeoX), ``gelu_tanh`` (GPT-2), ``relu`` (OPT),
+``y = act(x + bias)``, computed in fp32 and rounded once. ``act`` is one of ``gelu`` (BERT,
+GPT-NeoX), ``gelu_tanh`` (GPT-2), ``relu`` (OPT),
 ``quick_gelu`` (CLIP), ``silu``, ``relu_squared``, ``sigmoid``, ``tanh``, ``identity``.
 
 Shapes and dtypes
@@ -35,12 +35,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fused_replacements._activations import ACTIVATIONS, find_activation
+from fused_replacements._activations import ACTIVATIONS, activation_reason, find_activation
 from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Replacement, Sample
-from fused_replacements._supports import first_reason, floating, same_device
+from fused_replacements._supports import broadcastable, first_reason, floating, same_device
 
 
 def _definition(x: Tensor, bias: Tensor, activation: str) -> Tensor:
@@ -48,11 +48,16 @@ def _definition(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     return y.to(torch.promote_types(x.dtype, bias.dtype))
 
 
+def _misfit(x: Tensor, bias: Tensor, *_: object) -> str | None:
+    return broadcastable(x=x, bias=bias)
+
+
 OP = FusedOp(
     "bias_act(Tensor x, Tensor bias, str activation) -> Tensor",
     _definition,
     forward=Kernels("bias_act", "forward"),
     backward=Kernels("bias_act", "backward", "refuses_backward"),
+    misfit=_misfit,
 )
 
 
@@ -60,10 +65,10 @@ def bias_act(x: Tensor, bias: Tensor, activation: str = "gelu") -> Tensor:
     """``activation(x + bias)`` for ``x`` (…, N) and ``bias`` (N,), in one kernel.
 
     Raises:
-        ValueError: no activation is called so.
+        ValueError: no activation is called so, or the shapes don't fit.
     """
     if activation not in ACTIVATIONS:
-        find_activation(activation)
+        raise ValueError(activation_reason(activation))
     return OP(x, bias, activation)  # type: ignore[no-any-return]
 
 
@@ -75,9 +80,13 @@ def reference(x: Tensor, bias: Tensor, activation: str = "gelu") -> Tensor:
 
 def supports(x: Tensor, bias: Tensor, activation: str = "gelu") -> str | None:
     """None, or why these arguments would not run fused."""
-    if activation not in ACTIVATIONS:
-        return f"no activation is called {activation!r}"
-    return first_reason(floating(x=x, bias=bias), same_device(x=x, bias=bias), OP.refuses(x, bias, activation))
+    return first_reason(
+        activation_reason(activation),
+        floating(x=x, bias=bias),
+        same_device(x=x, bias=bias),
+        _misfit(x, bias),
+        OP.refuses(x, bias, activation),
+    )
 
 
 def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Iterator[Sample]:

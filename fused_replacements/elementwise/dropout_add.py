@@ -47,8 +47,9 @@ from torch import Tensor
 from fused_replacements._dispatched import Kernels
 from fused_replacements._layout import wide
 from fused_replacements._op import FusedOp
+from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
-from fused_replacements._supports import first_reason, floating, same_device
+from fused_replacements._supports import broadcastable, first_reason, floating, same_device
 
 _WORD: Final = 0xFFFFFFFF
 _PHILOX_ROUNDS: Final = 10
@@ -165,22 +166,43 @@ def dropout_add(
     """``residual + dropout(x, p)`` of (…, N), in one kernel.
 
     Raises:
-        ValueError: ``p`` is no probability.
+        ValueError: ``p`` is no probability, ``seed`` no tensor of one integer, or the shapes can't be broadcast.
     """
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p is {p}; a probability lies between 0 and 1")
+        raise ValueError(_option_reason(p, seed))
+    if x.shape != residual.shape and (reason := broadcastable(x=x, residual=residual)) is not None:
+        raise ValueError(reason)
     if not training or p == 0.0:
         return residual + x
     if p == 1.0:
         return residual + x * 0.0
     if seed is None:
         seed = torch.randint(2**63 - 1, (), device=x.device)
+    elif not isinstance(seed, Tensor) or seed.dtype is not torch.int64 or (seed.dim() and seed.numel() != 1):
+        raise ValueError(_option_reason(p, seed))
     if x.shape != residual.shape:
-        shape = torch.broadcast_shapes(x.shape, residual.shape)
-        if shape != x.shape:  # the mask is that of x, which then has fewer elements than the result
-            return _definition(x, residual, seed, p)
-        residual = residual.expand(shape)
+        if _is_wider(residual, x):  # the mask is that of x, which then has fewer elements than the result
+            y = _definition(x, residual, seed, p)
+            if not torch.compiler.is_compiling():
+                say_unfused("dropout_add", "x is broadcast to the shape of the residual")
+            return y
+        residual = residual.expand(x.shape)
     return OP(x, residual, seed, float(p))  # type: ignore[no-any-return]
+
+
+def _option_reason(p: float, seed: Tensor | None) -> str | None:
+    if not 0.0 <= p <= 1.0:
+        return f"p is {p}; a probability lies between 0 and 1"
+    if seed is None or (isinstance(seed, Tensor) and seed.dtype is torch.int64 and seed.numel() == 1):
+        return None
+    what = f"{seed.dtype}{tuple(seed.shape)}" if isinstance(seed, Tensor) else repr(seed)
+    return f"seed is {what}; it is an int64 tensor of one element, or None"
+
+
+def _is_wider(residual: Tensor, x: Tensor) -> bool:
+    """Whether ``x`` would be broadcast to the shape of the residual."""
+    pairs = zip(reversed(x.shape), reversed(residual.shape), strict=False)
+    return residual.dim() > x.dim() or any(mine != its and mine == 1 for mine, its in pairs)
 
 
 def reference(
@@ -199,13 +221,13 @@ def supports(
     x: Tensor, residual: Tensor, p: float = 0.5, training: bool = True, *, seed: Tensor | None = None
 ) -> str | None:
     """None, or why these arguments would not run fused."""
-    if not 0.0 <= p <= 1.0:
-        return f"p is {p}, and no probability"
-    if not training or p in (0.0, 1.0):
-        return "nothing is drawn: it is one addition"
-    if torch.broadcast_shapes(x.shape, residual.shape) != x.shape:
-        return f"x has shape {tuple(x.shape)} and is broadcast to that of the residual, {tuple(residual.shape)}"
+    reason = _option_reason(p, seed)
+    if reason is not None:
+        return reason
     return first_reason(
+        broadcastable(x=x, residual=residual),
+        "nothing is drawn: it is one addition" if not training or p in (0.0, 1.0) else None,
+        "x is broadcast to the shape of the residual" if _is_wider(residual, x) else None,
         floating(x=x, residual=residual),
         same_device(x=x, residual=residual, seed=seed),
         OP.refuses(x, residual, seed, p),

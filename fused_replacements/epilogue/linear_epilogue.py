@@ -48,12 +48,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements._activations import ACTIVATIONS, find_activation
+from fused_replacements._activations import ACTIVATIONS, activation_reason, find_activation
 from fused_replacements._autocast import product_dtype
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
-from fused_replacements._supports import first_reason, floating, same_device
+from fused_replacements._supports import broadcastable, first_reason, floating, same_device
 
 ONEDNN: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -135,6 +135,12 @@ def _onednn_has(dtype: torch.dtype) -> bool:
     return dtype is torch.float32
 
 
+def _misfit(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, _: str, conv1d: bool, *__: object
+) -> str | None:
+    return _fits(x, weight, bias, residual, conv1d)
+
+
 OP = FusedOp(
     "linear_epilogue(Tensor x, Tensor weight, Tensor? bias, Tensor? residual, str activation, bool conv1d, bool keep)"
     " -> (Tensor, Tensor)",
@@ -144,6 +150,7 @@ OP = FusedOp(
     saved=1,
     gradient=_gradient,
     added="residual",
+    misfit=_misfit,
 )
 
 
@@ -159,16 +166,18 @@ def linear_epilogue(
     """``activation(x @ weightᵀ + bias) + residual`` for ``x`` of (…, K): the result is (…, N).
 
     Raises:
-        ValueError: no activation has that name.
+        ValueError: no activation has that name, or the shapes don't fit.
     """
     find_activation(activation)
     dtype = product_dtype(x)
     if dtype is not None:
         x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     keep = activation != "identity" and torch.is_grad_enabled() and _learns(x, weight, bias)
-    if residual is None or (residual.shape[:-1] == x.shape[:-1] and residual.size(-1) == weight.size(int(conv1d))):
+    if residual is None or (residual.shape[:-1] == x.shape[:-1] and residual.size(-1) == weight.size(-int(conv1d))):
         return OP(x, weight, bias, residual, activation, conv1d, keep)  # type: ignore[no-any-return]
     y: Tensor = OP(x, weight, bias, None, activation, conv1d, keep)
+    if broadcastable(y=y, residual=residual) is not None:
+        raise ValueError(_fits(x, weight, bias, residual, conv1d))
     return y + residual
 
 
@@ -202,7 +211,7 @@ def supports(
     """None, or why these arguments would not run fused."""
     keep = activation != "identity" and torch.is_grad_enabled() and _learns(x, weight, bias)
     return first_reason(
-        None if activation in ACTIVATIONS else f"no activation is called {activation!r}",
+        activation_reason(activation),
         floating(x=x, weight=weight, bias=bias, residual=residual),
         same_device(x=x, weight=weight, bias=bias, residual=residual),
         _fits(x, weight, bias, residual, conv1d),

@@ -118,6 +118,10 @@ def _wanted(needs: Sequence[bool]) -> tuple[bool, bool, bool]:
     return needs[0], any(needs[1 : 1 + MOST]), any(needs[1 + MOST :])
 
 
+def _op_misfit(x: Tensor, *slots: Tensor | None) -> str | None:
+    return _fits(x, *_present(slots[:MOST], slots[MOST:]))
+
+
 class PackedLinearOp(FusedOp):
     """Its backward op returns one gradient for all weights and one for all biases: they are split outside of it.
 
@@ -132,6 +136,7 @@ class PackedLinearOp(FusedOp):
             forward=Composed(_forward),
             backward=Composed(_backward),
             gradient=_backward,
+            misfit=_op_misfit,
         )
         self.bind(_function(self))
 
@@ -186,14 +191,12 @@ def packed_linear(
     """``x`` (…, K) times each of ``weights`` (Nᵢ, K): as many results (…, Nᵢ), views of one tensor.
 
     Raises:
-        ValueError: not two to four weights, not as many biases, or dtypes that ``F.linear`` would not take.
+        ValueError: not two to four weights, not as many biases, or shapes or dtypes that ``F.linear`` would not take.
     """
     count = len(weights)
-    if not 2 <= count <= MOST:
-        raise ValueError(f"{count} weights were given; one call takes 2 to {MOST}")
     given = [None] * count if biases is None else biases
-    if len(given) != count:
-        raise ValueError(f"{len(given)} biases were given for {count} weights")
+    if not 2 <= count <= MOST or len(given) != count:
+        raise ValueError(_count_reason(count, len(given)))
     dtype = product_dtype(x)
     if dtype is not None:
         x = x.to(dtype)
@@ -203,6 +206,12 @@ def packed_linear(
     y: Tensor = OP(x, *weights, *empty, *given, *empty)
     parts: tuple[Tensor, ...] = y.split([weight.size(0) for weight in weights], -1)
     return parts
+
+
+def _count_reason(weights: int, biases: int) -> str | None:
+    if not 2 <= weights <= MOST:
+        return f"{weights} weights were given; one call takes 2 to {MOST}"
+    return None if biases == weights else f"{biases} biases were given for {weights} weights"
 
 
 def reference(
@@ -216,10 +225,9 @@ def reference(
 def supports(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None) -> str | None:
     """None, or why these arguments would not run as one product."""
     given = [None] * len(weights) if biases is None else list(biases)
-    if not 2 <= len(weights) <= MOST or len(given) != len(weights):
-        return (
-            f"{len(weights)} weights and {len(given)} biases; one call takes 2 to {MOST}, and a bias or None for each"
-        )
+    reason = _count_reason(len(weights), len(given))
+    if reason is not None:
+        return reason
     named: dict[str, Tensor | None] = {f"weight {i}": weight for i, weight in enumerate(weights)}
     named |= {f"bias {i}": bias for i, bias in enumerate(given)}
     return first_reason(floating(x=x, **named), same_device(x=x, **named), _fits(x, weights, given), _apart(weights))

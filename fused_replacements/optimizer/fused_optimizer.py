@@ -222,8 +222,18 @@ def fused_optimizer(optimizer: Optimizer) -> FusedOptimizer:
 
     Returns:
         A handle, which is a context manager too. Its ``modes`` and ``reasons`` say what became of each group.
+
+    Raises:
+        ValueError: ``optimizer`` is none of ``torch.optim``.
     """
+    reason = _no_optimizer(optimizer)
+    if reason is not None:
+        raise ValueError(reason)
     return FusedOptimizer(optimizer)
+
+
+def _no_optimizer(optimizer: object) -> str | None:
+    return None if isinstance(optimizer, Optimizer) else f"a {type(optimizer).__name__} is no torch.optim.Optimizer"
 
 
 class _SingleTensor(FusedOptimizer):
@@ -248,6 +258,9 @@ def reference(optimizer: Optimizer) -> FusedOptimizer:
 
 def supports(optimizer: Optimizer) -> str | None:
     """None where at least one group would step fused or foreach, or why none would."""
+    reason = _no_optimizer(optimizer)
+    if reason is not None:
+        return reason
     plans = [plan(optimizer, group) for group in optimizer.param_groups]
     if any(mode is not None for mode, _ in plans):
         return None

@@ -6,7 +6,7 @@ dequantises in registers, once for each row: the better way for a generating mod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -17,9 +17,9 @@ from fused_replacements._dispatched import Op
 class FewRows:
     """``definition``, compiled apart, for calls of at most ``limit`` rows; the op's own compiled definition above."""
 
-    def __init__(self, definition: Definition, limit: int, arguments: int) -> None:
+    def __init__(self, definition: Definition, limit: int, arguments: int, misfit: Callable[..., str | None]) -> None:
         self.limit = limit
-        self._compiled = CompiledKernels(definition, arguments)
+        self._compiled = CompiledKernels(definition, arguments, misfit=misfit)
 
     def run(self, op: Op, arguments: Sequence[Argument], rows: int) -> Tensor:
         """The result of ``op``. Where this definition can't be compiled the op's own way tells why."""

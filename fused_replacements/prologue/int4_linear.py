@@ -82,7 +82,30 @@ def _gradient(*arguments: Any) -> list[Tensor]:
     return found
 
 
-_FEW: Final = FewRows(_few_rows, limit=4, arguments=5)
+def _fits(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> str | None:
+    if packed.dim() != 2 or packed.dtype is not torch.uint8:
+        return f"the packed weight is {packed.dtype} of {packed.dim()} dimensions, not a uint8 matrix"
+    if scale.dim() != 2 or scale.size(0) != packed.size(0):
+        return f"scale has shape {tuple(scale.shape)}, and the weight {packed.size(0)} output features"
+    if zero is not None and (zero.dtype is not torch.uint8 or zero.shape != scale.shape):
+        return f"zero is {zero.dtype}{tuple(zero.shape)}, not uint8{tuple(scale.shape)}"
+    if bias is not None and tuple(bias.shape) != (packed.size(0),):
+        return f"bias has shape {tuple(bias.shape)}, and the weight {packed.size(0)} output features"
+    width, groups = 2 * packed.size(1), scale.size(1)
+    if not groups or width % groups or width // groups not in GROUPS:
+        return f"{width} input features in {groups} groups make no groups of {', '.join(map(str, GROUPS))}"
+    if x.dim() == 0 or not width - width // groups < x.size(-1) <= width:
+        return f"the rows of x have {x.size(-1) if x.dim() else 0} elements, and the packed weight {width}"
+    return None
+
+
+def _check(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> None:
+    reason = _fits(x, packed, scale, zero, bias)
+    if reason is not None:
+        raise ValueError(reason)
+
+
+_FEW: Final = FewRows(_few_rows, limit=4, arguments=5, misfit=_fits)
 
 
 def _halves(packed: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -114,7 +137,10 @@ def _padded(x: Tensor, packed: Tensor) -> Tensor:
 
 def _on_cpu(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> Tensor:
     """Few rows by one reduction; more by one product for each half of the groups, into one sum."""
-    rows, whole = _layout.rows(x), _padded(x, packed)
+    rows = _layout.rows(x)
+    if rows > _FEW.limit or x.size(-1) != 2 * packed.size(-1):  # of few whole rows new shapes are looked at
+        _check(x, packed, scale, zero, bias)
+    whole = _padded(x, packed)
     halves = _compiled_halves(x, packed, scale, zero) if rows > _FEW.limit else None
     if halves is None:
         return _FEW.run(OP.forward, (whole, packed, scale, zero, bias), rows)
@@ -142,6 +168,8 @@ OP = FusedOp(
     forward=Kernels("int4_linear", "forward", cpu=_on_cpu),
     backward=Kernels("int4_linear", "backward", "refuses_backward", cpu=_backward_on_cpu),
     gradient=_gradient,
+    misfit=_fits,
+    exact=True,  # the slice of a wider weight would hide that they do not fit
     constant=("packed", "scale", "zero"),
 )
 
@@ -149,13 +177,19 @@ OP = FusedOp(
 def int4_linear(
     x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """``x`` (…, K) times the weight that ``packed``, ``scale`` and ``zero`` stand for: (…, N)."""
+    """``x`` (…, K) times the weight that ``packed``, ``scale`` and ``zero`` stand for: (…, N).
+
+    Raises:
+        ValueError: the shapes don't fit.
+    """
     dtype = product_dtype(x)
     if dtype is not None:
         x = x.to(dtype)
     if scale.requires_grad and torch.is_grad_enabled():
+        _check(x, packed, scale, zero, bias)
+        y = _definition(x, packed, scale, zero, bias)
         say_unfused("int4_linear", "the scale is learned")
-        return _definition(x, packed, scale, zero, bias)
+        return y
     return OP(x, packed, scale, zero, bias)  # type: ignore[no-any-return]
 
 
@@ -163,6 +197,7 @@ def reference(
     x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """The definition, op by op: the weight is dequantised to the dtype of ``x``, then multiplied."""
+    _check(x, packed, scale, zero, bias)
     return _definition(x, packed, scale, zero, bias)
 
 
@@ -176,23 +211,6 @@ def supports(
         _fits(x, packed, scale, zero, bias),
         "the scale is learned" if scale.requires_grad and torch.is_grad_enabled() else None,
     ) or OP.refuses(x, packed, scale, zero, bias)
-
-
-def _fits(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> str | None:
-    if packed.dim() != 2 or packed.dtype is not torch.uint8:
-        return f"the packed weight is {packed.dtype} of {packed.dim()} dimensions, not a uint8 matrix"
-    if scale.dim() != 2 or scale.size(0) != packed.size(0):
-        return f"scale has shape {tuple(scale.shape)}, and the weight {packed.size(0)} output features"
-    if zero is not None and (zero.dtype is not torch.uint8 or zero.shape != scale.shape):
-        return f"zero is {zero.dtype}{tuple(zero.shape)}, not uint8{tuple(scale.shape)}"
-    if bias is not None and tuple(bias.shape) != (packed.size(0),):
-        return f"bias has shape {tuple(bias.shape)}, and the weight {packed.size(0)} output features"
-    width, groups = 2 * packed.size(1), scale.size(1)
-    if not groups or width % groups or width // groups not in GROUPS:
-        return f"{width} input features in {groups} groups make no groups of {', '.join(map(str, GROUPS))}"
-    if x.dim() == 0 or not width - width // groups < x.size(-1) <= width:
-        return f"the rows of x have {x.size(-1) if x.dim() else 0} elements, and the packed weight {width}"
-    return None
 
 
 def _torch_supports(

@@ -70,7 +70,26 @@ def _gradient(*arguments: Any) -> list[Tensor]:
     return found
 
 
-_FEW: Final = FewRows(_few_rows, limit=4, arguments=5)
+def _fits(x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> str | None:
+    if values.dim() != 2 or values.dtype is not torch.int8:
+        return f"values are {values.dtype} of {values.dim()} dimensions, not an int8 matrix"
+    if zero is not None and zero.dtype is not torch.int8:
+        return f"zero is {zero.dtype}, not int8"
+    if x.dim() == 0 or x.size(-1) != values.size(1):
+        return f"the rows of x have {x.size(-1) if x.dim() else 0} elements, and the weight takes {values.size(1)}"
+    for name, vector in (("scale", scale), ("zero", zero), ("bias", bias)):
+        if vector is not None and tuple(vector.shape) != (values.size(0),):
+            return f"{name} has shape {tuple(vector.shape)}, and the weight {values.size(0)} output features"
+    return None
+
+
+def _check(x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> None:
+    reason = _fits(x, values, scale, zero, bias)
+    if reason is not None:
+        raise ValueError(reason)
+
+
+_FEW: Final = FewRows(_few_rows, limit=4, arguments=5, misfit=_fits)
 ROWS_OF_ATEN: Final = 16
 """In bf16 PyTorch's own kernel is the faster here, up to some dozens of rows (AVX-512); in fp32 it is the slower."""
 
@@ -92,6 +111,7 @@ OP = FusedOp(
     forward=Kernels("int8_linear", "forward", cpu=_on_cpu),
     backward=Kernels("int8_linear", "backward", "refuses_backward"),
     gradient=_gradient,
+    misfit=_fits,
     constant=("values", "scale", "zero"),
 )
 
@@ -99,13 +119,19 @@ OP = FusedOp(
 def int8_linear(
     x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
-    """``x`` (…, K) times the weight that ``values``, ``scale`` and ``zero`` stand for: (…, N)."""
+    """``x`` (…, K) times the weight that ``values``, ``scale`` and ``zero`` stand for: (…, N).
+
+    Raises:
+        ValueError: the shapes don't fit.
+    """
     dtype = product_dtype(x)
     if dtype is not None:
         x = x.to(dtype)
     if scale.requires_grad and torch.is_grad_enabled():
+        _check(x, values, scale, zero, bias)
+        y = _definition(x, values, scale, zero, bias)
         say_unfused("int8_linear", "the scale is learned")
-        return _definition(x, values, scale, zero, bias)
+        return y
     return OP(x, values, scale, zero, bias)  # type: ignore[no-any-return]
 
 
@@ -126,19 +152,6 @@ def supports(
         _fits(x, values, scale, zero, bias),
         "the scale is learned" if scale.requires_grad and torch.is_grad_enabled() else None,
     ) or OP.refuses(x, values, scale, zero, bias)
-
-
-def _fits(x: Tensor, values: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None) -> str | None:
-    if values.dim() != 2 or values.dtype is not torch.int8:
-        return f"values are {values.dtype} of {values.dim()} dimensions, not an int8 matrix"
-    if zero is not None and zero.dtype is not torch.int8:
-        return f"zero is {zero.dtype}, not int8"
-    if x.dim() == 0 or x.size(-1) != values.size(1):
-        return f"the rows of x have {x.size(-1) if x.dim() else 0} elements, and the weight takes {values.size(1)}"
-    for name, vector in (("scale", scale), ("zero", zero), ("bias", bias)):
-        if vector is not None and tuple(vector.shape) != (values.size(0),):
-            return f"{name} has shape {tuple(vector.shape)}, and the weight {values.size(0)} output features"
-    return None
 
 
 def _torch_supports(

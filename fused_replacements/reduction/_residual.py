@@ -41,10 +41,18 @@ class ResidualOp(FusedOp):
         *,
         forward: Kernels,
         backward: Kernels,
+        misfit: Callable[..., str | None],
     ) -> None:
         self.norm = norm
         self.norm_gradient = norm_gradient
-        super().__init__(schema, self._add_and_norm, forward=forward, backward=backward, gradient=self._gradient_of_sum)
+        super().__init__(
+            schema,
+            self._add_and_norm,
+            forward=forward,
+            backward=backward,
+            gradient=self._gradient_of_sum,
+            misfit=misfit,
+        )
         self.bind(_residual_function(self))
 
     def refuses(self, *arguments: Argument) -> str | None:
@@ -54,6 +62,20 @@ class ResidualOp(FusedOp):
     def _add_and_norm(self, x: Tensor, residual: Tensor, *rest: Argument) -> tuple[Tensor, Tensor]:
         total = x + residual
         return self.norm(total, *rest), total
+
+    def broadcast(self, x: Tensor, residual: Tensor, *rest: Argument) -> tuple[Tensor, Tensor]:
+        """The definition, for tensors of different shapes, where the add broadcasts; said once.
+
+        Raises:
+            ValueError: they don't broadcast, or don't fit the weights.
+        """
+        try:
+            norm, total = self._add_and_norm(x, residual, *rest)
+        except RuntimeError as error:
+            raise self.forward.explained(error, (x, residual, *rest)) from None
+        if not torch.compiler.is_compiling():
+            say_unfused(self.name, "x and residual have different shapes")
+        return norm, total
 
     def _gradient_of_sum(self, dnorm: Tensor | None, dtotal: Tensor | None, *arguments: Argument) -> list[Tensor]:
         total, *rest, needs = arguments
@@ -137,15 +159,6 @@ def _scatter(
         if need:
             result[i] = rest.pop(0)
     return tuple(result)
-
-
-def broadcasts(op: str, x: Tensor, residual: Tensor) -> bool:
-    """Whether the add would broadcast, which the op ``op`` leaves to its reference; said once."""
-    if x.shape == residual.shape:
-        return False
-    if not torch.compiler.is_compiling():
-        say_unfused(op, "x and residual have different shapes")
-    return True
 
 
 def through_scale(g: Tensor, h: Tensor, r: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ FlashInfer, which write in place; here neither input is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,10 +41,9 @@ from torch import Tensor
 from fused_replacements import _layout
 from fused_replacements._dispatched import Kernels
 from fused_replacements._registry import Replacement, Sample
-from fused_replacements._supports import first_reason, floating, row_width, same_device, same_shape
-from fused_replacements.reduction._residual import ResidualOp, broadcasts, through_scale
-
-Cast = Literal["llama", "gemma"]
+from fused_replacements._supports import first_reason, floating, one_of, row_width, same_device, same_shape
+from fused_replacements.reduction._residual import ResidualOp, through_scale
+from fused_replacements.reduction.rms_norm import CASTS, Cast
 
 
 def _scaled(total: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -82,12 +80,17 @@ def gradient(
     return found
 
 
+def _misfit(x: Tensor, residual: Tensor, weight: Tensor | None, *_: object) -> str | None:
+    return same_shape(x=x, residual=residual) or row_width(x, weight=weight)
+
+
 OP = ResidualOp(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float offset, str cast) -> (Tensor, Tensor)",
     definition,
     gradient,
     forward=Kernels("add_rms_norm", "forward"),
     backward=Kernels("add_rms_norm", "backward", "refuses_backward"),
+    misfit=_misfit,
 )
 
 
@@ -103,12 +106,12 @@ def add_rms_norm(
     """``(RMS norm of x + residual, x + residual)`` for (…, N), in one kernel; see the module for the formula.
 
     Raises:
-        ValueError: ``cast`` is none of the two.
+        ValueError: ``cast`` is none of the two, or the shapes don't fit.
     """
-    if cast not in ("llama", "gemma"):
-        raise ValueError(f"cast is {cast!r}; it may be 'llama' (round before the weight) or 'gemma' (after it)")
-    if broadcasts("add_rms_norm", x, residual):
-        return reference(x, residual, weight, eps, offset=offset, cast=cast)
+    if cast not in CASTS:
+        raise ValueError(one_of("cast", cast, CASTS))
+    if x.shape != residual.shape:
+        return OP.broadcast(x, residual, weight, eps, offset, cast)
     y, total = OP(x, residual, weight, eps, offset, cast)
     return y, total
 
@@ -138,6 +141,7 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     return first_reason(
+        one_of("cast", cast, CASTS),
         floating(x=x, residual=residual, weight=weight),
         same_shape(x=x, residual=residual),
         row_width(x, weight=weight),

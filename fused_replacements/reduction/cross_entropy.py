@@ -51,7 +51,7 @@ from fused_replacements._dispatched import Kernels, Op
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Provider, Replacement, Sample
-from fused_replacements._supports import first_reason, floating, same_device
+from fused_replacements._supports import first_reason, floating, one_of, same_device
 from fused_replacements.reduction import _logits
 
 Reduction = Literal["mean", "sum", "none"]
@@ -154,16 +154,15 @@ def cross_entropy(
         ValueError: sizes don't fit, or ``reduction``, ``label_smoothing`` or ``softcap`` is none that there is.
     """
     if logits.dim() != 2 or target.dtype is not torch.int64:
-        say_unfused("cross_entropy", "it fuses logits of (rows, classes) with int64 targets")
-        return reference(
+        loss = reference(
             logits, target, weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing,
             softcap=softcap, dtype=dtype,
         )  # fmt: skip
+        say_unfused("cross_entropy", "it fuses logits of (rows, classes) with int64 targets")
+        return loss
     check_options(reduction, label_smoothing, softcap)
-    if target.shape != logits.shape[:1]:
-        raise ValueError(f"target has shape {tuple(target.shape)}, and there are {logits.size(0)} rows of logits")
-    if weight is not None and weight.shape != logits.shape[1:]:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}, and there are {logits.size(1)} classes")
+    if target.shape != logits.shape[:1] or (weight is not None and weight.shape != logits.shape[1:]):
+        raise ValueError(_misfit(logits, target, weight))
     if dtype is None:
         dtype = loss_dtype(logits)
     return OP(  # type: ignore[no-any-return]
@@ -171,14 +170,22 @@ def cross_entropy(
     )
 
 
+def option_reason(reduction: str, label_smoothing: float, softcap: float | None) -> str | None:
+    """Why an option has no meaning, or None."""
+    if reduction not in REDUCTIONS:
+        return one_of("reduction", reduction, REDUCTIONS)
+    if not 0.0 <= label_smoothing <= 1.0:
+        return f"label_smoothing is {label_smoothing}; it is a share between 0 and 1"
+    if softcap is not None and not softcap > 0.0:
+        return f"softcap is {softcap}; it is a positive bound, or None"
+    return None
+
+
 def check_options(reduction: str, label_smoothing: float, softcap: float | None) -> None:
     """ValueError where an option has no meaning."""
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction is {reduction!r}; it may be 'mean', 'sum' or 'none'")
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing is {label_smoothing}; it is a share between 0 and 1")
-    if softcap is not None and not softcap > 0.0:
-        raise ValueError(f"softcap is {softcap}; it is a positive bound, or None")
+    reason = option_reason(reduction, label_smoothing, softcap)
+    if reason is not None:
+        raise ValueError(reason)
 
 
 def loss_dtype(logits: Tensor) -> torch.dtype:
@@ -221,12 +228,12 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     reason = first_reason(
+        option_reason(reduction, label_smoothing, softcap),
         floating(logits=logits, weight=weight),
         f"logits has {logits.dim()} dimensions, and (rows, classes) are fused" if logits.dim() != 2 else None,
         None if target.dtype is torch.int64 else f"target is {target.dtype}, and classes are int64",
-        "target and weight don't have the sizes of logits" if not _fits(logits, target, weight) else None,
+        _misfit(logits, target, weight) if logits.dim() == 2 else None,
         same_device(logits=logits, target=target, weight=weight),
-        None if reduction in REDUCTIONS else f"there is no reduction {reduction!r}",
     )
     if reason is not None:
         return reason
@@ -235,8 +242,12 @@ def supports(
     )
 
 
-def _fits(logits: Tensor, target: Tensor, weight: Tensor | None) -> bool:
-    return target.shape == logits.shape[:1] and (weight is None or weight.shape == logits.shape[1:])
+def _misfit(logits: Tensor, target: Tensor, weight: Tensor | None) -> str | None:
+    if target.shape != logits.shape[:1]:
+        return f"target has shape {tuple(target.shape)}, and there are {logits.size(0)} rows of logits"
+    if weight is not None and weight.shape != logits.shape[1:]:
+        return f"weight has shape {tuple(weight.shape)}, and there are {logits.size(1)} classes"
+    return None
 
 
 def _torch_supports(logits: Tensor, target: Tensor, weight: Tensor | None = None, **options: object) -> str | None:

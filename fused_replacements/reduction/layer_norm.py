@@ -38,7 +38,7 @@ Ba, Kiros and Hinton 2016, "Layer Normalization". The backward in terms of the n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -48,10 +48,12 @@ from fused_replacements import _layout
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
-from fused_replacements._supports import first_reason, floating, row_width, same_device
+from fused_replacements._supports import first_reason, floating, one_of, row_width, same_device
 from fused_replacements.reduction._residual import through_scale
 
 Cast = Literal["torch", "deberta"]
+CASTS: Final = get_args(Cast)
+"""Where the norm is rounded: at the end, or before the weight."""
 
 
 def _centred(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -97,12 +99,17 @@ def gradient(
     return found
 
 
+def _misfit(x: Tensor, weight: Tensor | None, bias: Tensor | None, *_: object) -> str | None:
+    return row_width(x, weight=weight, bias=bias)
+
+
 OP = FusedOp(
     "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps, float offset, str cast, bool wide) -> Tensor",
     definition,
     forward=Kernels("layer_norm", "forward"),
     backward=Kernels("layer_norm", "backward", "refuses_backward"),
     gradient=gradient,
+    misfit=_misfit,
 )
 
 
@@ -114,8 +121,8 @@ def widened_by_autocast(x: Tensor, cast: str) -> bool:
 
 def check_cast(cast: str) -> None:
     """Raise ValueError where ``cast`` is none of the two."""
-    if cast not in ("torch", "deberta"):
-        raise ValueError(f"cast is {cast!r}; it may be 'torch' (round at the end) or 'deberta' (before the weight)")
+    if cast not in CASTS:
+        raise ValueError(one_of("cast", cast, CASTS))
 
 
 def layer_norm(
@@ -130,7 +137,7 @@ def layer_norm(
     """Layer norm of the rows of ``x`` (…, N), in one kernel; see the module for the formula.
 
     Raises:
-        ValueError: ``cast`` is none of the two.
+        ValueError: ``cast`` is none of the two, or the shapes don't fit.
     """
     check_cast(cast)
     return OP(x, weight, bias, eps, offset, cast, widened_by_autocast(x, cast))  # type: ignore[no-any-return]
@@ -160,6 +167,7 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     return first_reason(
+        one_of("cast", cast, CASTS),
         floating(x=x, weight=weight, bias=bias),
         row_width(x, weight=weight, bias=bias),
         same_device(x=x, weight=weight, bias=bias),

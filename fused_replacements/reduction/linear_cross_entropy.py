@@ -177,6 +177,11 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left @ right  # rounded once a chunk, as PyTorch rounds it once; summed in fp32
 
 
+def _several_dtypes(hidden: Tensor, weight: Tensor, bias: Tensor | None, *_: object) -> str | None:
+    dtypes = {tensor.dtype for tensor in (hidden, weight, bias) if tensor is not None}
+    return None if len(dtypes) == 1 else "hidden, weight and bias have several dtypes"
+
+
 OP = FusedOp(
     "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, int ignore_index, str reduction,"
     " float label_smoothing, float softcap, ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -185,6 +190,7 @@ OP = FusedOp(
     backward=Composed(_backward),
     saved=3,
     constant=("target",),
+    misfit=_several_dtypes,
 )
 
 
@@ -206,11 +212,12 @@ def linear_cross_entropy(
         ValueError: sizes don't fit, or ``reduction``, ``label_smoothing`` or ``softcap`` is none that there is.
     """
     if hidden.dim() != 2 or target.dtype is not torch.int64:
-        say_unfused("linear_cross_entropy", "it takes hidden states of (rows, dim) with int64 targets")
-        return reference(
+        loss = reference(
             hidden, weight, target, bias, ignore_index=ignore_index, reduction=reduction,
             label_smoothing=label_smoothing, softcap=softcap, dtype=dtype,
         )  # fmt: skip
+        say_unfused("linear_cross_entropy", "it takes hidden states of (rows, dim) with int64 targets")
+        return loss
     whole.check_options(reduction, label_smoothing, softcap)
     _check_sizes(hidden, weight, target, bias)
     dtype = dtype or whole.loss_dtype(hidden)
@@ -271,15 +278,14 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run in chunks."""
     autocast = product_dtype(hidden) is not None
-    dtypes = {tensor.dtype for tensor in (hidden, weight, bias) if tensor is not None}
     return first_reason(
+        whole.option_reason(reduction, label_smoothing, softcap),
         floating(hidden=hidden, weight=weight, bias=bias),
         f"hidden has {hidden.dim()} dimensions, and it has to be (rows, dim)" if hidden.dim() != 2 else None,
         None if target.dtype is torch.int64 else f"target is {target.dtype}, and classes are int64",
-        None if len(dtypes) == 1 or autocast else "hidden, weight and bias have several dtypes",
+        None if autocast else _several_dtypes(hidden, weight, bias),
         same_device(hidden=hidden, weight=weight, bias=bias, target=target),
         _misfit(hidden, weight, target, bias) if hidden.dim() == 2 else None,
-        None if reduction in whole.REDUCTIONS else f"there is no reduction {reduction!r}",
     )
 
 

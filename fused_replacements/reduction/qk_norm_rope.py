@@ -36,7 +36,6 @@ Gemma 3 and GLM-4.5. The fusion is known from vLLM and TensorRT-LLM.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -46,10 +45,9 @@ from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
-from fused_replacements._supports import first_reason, floating, same_device
+from fused_replacements._supports import first_reason, floating, one_of, same_device
 from fused_replacements.reduction.add_rms_norm import definition as rms_norm
-
-Cast = Literal["llama", "gemma"]
+from fused_replacements.reduction.rms_norm import CASTS, Cast
 
 
 def _parts(x: Tensor, half: int, rest: int) -> list[Tensor]:
@@ -124,6 +122,33 @@ def _through_norm(g: list[Tensor], parts: list[Tensor], r: Tensor, size: int) ->
     return torch.cat([one * r - part * bound for one, part in zip(g, parts, strict=True)], -1)
 
 
+def _misfit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> str | None:
+    """What about the shapes is not as the module says, or None. A kernel would read out of bounds."""
+    if q.dim() != 4 or k.dim() != 4 or cos.dim() != 3:
+        return f"q and k have {q.dim()} and {k.dim()} dimensions, and cos {cos.dim()}; they need 4, 4 and 3"
+    batch, _, length, head = q.shape
+    if k.size(0) != batch or k.size(2) != length or k.size(3) != head:
+        return f"q has shape {tuple(q.shape)}, and k {tuple(k.shape)}: only the number of heads may differ"
+    if cos.shape != sin.shape or cos.size(0) not in (1, batch) or cos.size(1) != length:
+        return f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}, and q {tuple(q.shape)}"
+    if cos.size(-1) % 2 or cos.size(-1) > head:
+        return f"{cos.size(-1)} columns can't be rotated in pairs within heads of {head}"
+    return None
+
+
+def _weight_misfit(head: int, **weights: Tensor | None) -> str | None:
+    for name, weight in weights.items():
+        if weight is not None and tuple(weight.shape) != (head,):
+            return f"{name} has shape {tuple(weight.shape)}, and heads have {head} elements"
+    return None
+
+
+def _op_misfit(
+    q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor, sin: Tensor, *_: object
+) -> str | None:
+    return _misfit(q, k, cos, sin) or _weight_misfit(q.size(-1), q_weight=q_weight, k_weight=k_weight)
+
+
 OP = FusedOp(
     "qk_norm_rope(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor cos, Tensor sin, float eps, "
     "float offset, str cast, int half, int rest) -> (Tensor, Tensor)",
@@ -132,6 +157,7 @@ OP = FusedOp(
     backward=Kernels("qk_norm_rope", "backward", "refuses_backward"),
     gradient=_gradient,
     constant=("cos", "sin"),
+    misfit=_op_misfit,
 )
 
 
@@ -152,12 +178,15 @@ def qk_norm_rope(
     Raises:
         ValueError: ``cast`` is none of the two, or the shapes don't fit.
     """
-    if cast not in ("llama", "gemma"):
-        raise ValueError(f"cast is {cast!r}; it may be 'llama' (round before the weight) or 'gemma' (after it)")
+    if cast not in CASTS:
+        raise ValueError(one_of("cast", cast, CASTS))
     wrong = _misfit(q, k, cos, sin)
     if wrong is not None:
         raise ValueError(wrong)
     if cos.requires_grad or sin.requires_grad:
+        reason = _weight_misfit(q.size(-1), q_weight=q_weight, k_weight=k_weight)
+        if reason is not None:
+            raise ValueError(reason)
         if not torch.compiler.is_compiling():
             say_unfused("qk_norm_rope", "cos or sin needs a gradient")
         return _definition(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, *_sizes(q, cos))
@@ -187,27 +216,6 @@ def _sizes(q: Tensor, cos: Tensor) -> tuple[int, int]:
     return rotary // 2, q.size(-1) - rotary
 
 
-def _misfit(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> str | None:
-    """What about the shapes is not as the module says, or None. A kernel would read out of bounds."""
-    if q.dim() != 4 or k.dim() != 4 or cos.dim() != 3:
-        return f"q and k have {q.dim()} and {k.dim()} dimensions, and cos {cos.dim()}; they need 4, 4 and 3"
-    batch, _, length, head = q.shape
-    if k.size(0) != batch or k.size(2) != length or k.size(3) != head:
-        return f"q has shape {tuple(q.shape)}, and k {tuple(k.shape)}: only the number of heads may differ"
-    if cos.shape != sin.shape or cos.size(0) not in (1, batch) or cos.size(1) != length:
-        return f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}, and q {tuple(q.shape)}"
-    if cos.size(-1) % 2 or cos.size(-1) > head:
-        return f"{cos.size(-1)} columns can't be rotated in pairs within heads of {head}"
-    return None
-
-
-def _weight_misfit(head: int, **weights: Tensor | None) -> str | None:
-    for name, weight in weights.items():
-        if weight is not None and tuple(weight.shape) != (head,):
-            return f"{name} has shape {tuple(weight.shape)}, and heads have {head} elements"
-    return None
-
-
 def supports(
     q: Tensor,
     k: Tensor,
@@ -221,11 +229,11 @@ def supports(
     cast: Cast = "llama",
 ) -> str | None:
     """None, or why these arguments would not run fused."""
-    if cos.requires_grad or sin.requires_grad:
-        return "cos or sin needs a gradient"
     return first_reason(
+        one_of("cast", cast, CASTS),
         floating(q=q, k=k, q_weight=q_weight, k_weight=k_weight, cos=cos, sin=sin),
-        _misfit(q, k, cos, sin) or _weight_misfit(q.size(-1), q_weight=q_weight, k_weight=k_weight),
+        _op_misfit(q, k, q_weight, k_weight, cos, sin),
+        "cos or sin needs a gradient" if cos.requires_grad or sin.requires_grad else None,
         same_device(q=q, k=k, q_weight=q_weight, k_weight=k_weight, cos=cos, sin=sin),
     ) or OP.refuses(q, k, q_weight, k_weight, cos, sin, eps, offset, cast, *_sizes(q, cos))
 

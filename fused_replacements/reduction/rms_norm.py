@@ -13,9 +13,9 @@ gate ``y · silu(gate)``, or with ``gate_first`` the norm of ``x · silu(gate)``
 Shapes and dtypes
 -----------------
 ``x``: (…, N); ``weight``: (N,) or None; ``gate``: like ``x`` or None; result: (…, N), contiguous. fp32, bf16 and fp16
-fused, fp64 by the reference. Rows of up to 65,536 elements; with a gate that learns, of up to 2,048. With ``llama``
-the result has the promoted dtype of ``x`` and ``weight``, with ``gemma`` that of ``x``. The rows of ``x`` and ``gate``
-may lie at any one stride. Gradients to ``x``, ``weight`` and ``gate``.
+fused, fp64 by the reference. On a GPU rows have up to 65,536 elements, and with a gate that learns up to 2,048; on a
+CPU any number. With ``llama`` the result has the promoted dtype of ``x`` and ``weight``, with ``gemma`` that of ``x``.
+The rows of ``x`` and ``gate`` may lie at any one stride. Gradients to ``x``, ``weight`` and ``gate``.
 
 Bytes moved
 -----------
@@ -37,7 +37,7 @@ of Qwen3-Next.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -47,9 +47,11 @@ from fused_replacements import _layout
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
 from fused_replacements._registry import Provider, Replacement, Sample
-from fused_replacements._supports import first_reason, floating, row_width, same_shape
+from fused_replacements._supports import first_reason, floating, one_of, row_width, same_shape
 
 Cast = Literal["llama", "gemma"]
+CASTS: Final = get_args(Cast)
+"""Where the norm is rounded: before the weight, or after it."""
 
 
 def _definition(
@@ -70,11 +72,16 @@ def _definition(
     return y
 
 
+def _misfit(x: Tensor, weight: Tensor | None, gate: Tensor | None, *_: object) -> str | None:
+    return row_width(x, weight=weight) or same_shape(x=x, gate=gate)
+
+
 OP = FusedOp(
     "rms_norm(Tensor x, Tensor? weight, Tensor? gate, float eps, float offset, str cast, bool gate_first) -> Tensor",
     _definition,
     forward=Kernels("rms_norm", "forward"),
     backward=Kernels("rms_norm", "backward", "refuses_backward"),
+    misfit=_misfit,
 )
 
 
@@ -91,10 +98,10 @@ def rms_norm(
     """RMS norm of the rows of ``x`` (…, N), in one kernel; see the module for the formula.
 
     Raises:
-        ValueError: ``cast`` is none of the two.
+        ValueError: ``cast`` is none of the two, or the shapes don't fit.
     """
-    if cast not in ("llama", "gemma"):
-        raise ValueError(f"cast is {cast!r}; it may be 'llama' (round before the weight) or 'gemma' (after it)")
+    if cast not in CASTS:
+        raise ValueError(one_of("cast", cast, CASTS))
     return OP(x, weight, gate, eps, offset, cast, gate_first)  # type: ignore[no-any-return]
 
 
@@ -124,9 +131,9 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run fused."""
     return first_reason(
+        one_of("cast", cast, CASTS),
         floating(x=x, weight=weight, gate=gate),
-        row_width(x, weight=weight),
-        same_shape(x=x, gate=gate),
+        _misfit(x, weight, gate),
         OP.refuses(x, weight, gate, eps, offset, cast, gate_first),
     )
 

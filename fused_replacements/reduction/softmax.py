@@ -51,6 +51,7 @@ held in registers whole, as in the fused softmax of Triton's tutorials.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -63,6 +64,7 @@ from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, row_width, same_device
 
 LOWEST = float("-inf")
+NO_QUERIES: Final = "causal scores need a dimension of queries"
 
 
 def _causal_keep(x: Tensor) -> Tensor:
@@ -183,18 +185,23 @@ def softmax(
     """Softmax of ``scale · x`` (…, keys) under ``mask``, in one kernel; see the module for the order of the steps.
 
     Raises:
-        ValueError: ``mask`` is neither floating nor boolean.
-        RuntimeError: ``mask`` can't be broadcast to the shape of ``x``.
-        IndexError: ``causal`` and ``x`` has no dimension of queries.
+        ValueError: ``mask`` is neither floating nor boolean, or can't be broadcast to the shape of ``x``; or ``x`` has
+            no dimension of queries, and is ``causal``; or ``dtype`` is not floating.
     """
     if mask is not None:
         if mask.dtype is torch.bool:
             mask = mask.view(torch.uint8)  # what kernels read
         elif not mask.is_floating_point():
             raise ValueError(f"mask is {mask.dtype}; it is added where it is floating, and chooses where it is boolean")
-        mask = mask.expand(x.shape)  # a view: broadcast dimensions have stride 0
-    if causal:
-        x.size(-2)
+        if mask.shape != x.shape:
+            reason = _mask_shape(x, mask)
+            if reason is not None:
+                raise ValueError(reason)
+            mask = mask.expand(x.shape)  # a view: broadcast dimensions have stride 0
+    if causal and x.dim() < 2:
+        raise ValueError(NO_QUERIES)
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(_zeros(dtype))
     if dtype is torch.bfloat16 or dtype is torch.float16:
         return UPCAST_OP(x, mask, scale, causal, fill, dtype)  # type: ignore[no-any-return]
     return OP(x, mask, scale, causal, fill, dtype or _result_dtype(x, mask), x.dtype)  # type: ignore[no-any-return]
@@ -242,13 +249,17 @@ def supports(
         row_width(x),
         same_device(x=x, mask=mask),
         _mask_shape(x, mask),
-        "causal scores need a dimension of queries" if causal and x.dim() < 2 else None,
-        None if dtype is None or dtype.is_floating_point else f"a softmax in {dtype} is all zeros",
+        NO_QUERIES if causal and x.dim() < 2 else None,
+        None if dtype is None or dtype.is_floating_point else _zeros(dtype),
     )
     if reason is not None:
         return reason
     mask = mask if mask is None else mask.expand(x.shape)
     return UPCAST_OP.refuses(x, mask, scale, causal, fill, dtype or x.dtype)
+
+
+def _zeros(dtype: torch.dtype) -> str:
+    return f"a softmax in {dtype} is all zeros"
 
 
 def _mask_shape(x: Tensor, mask: Tensor | None) -> str | None:

@@ -51,6 +51,7 @@ def row(eager: float, compiler: float | None = 1.0, overhead: float = 0.0, **mor
         (row(3.2, overhead=5.1), "wins", ["overhead_us"]),
         (row(1.05, compiler=0.5, overhead=9.0), "even", ["eager", "compile", "overhead_us"]),
         (row(0.8), "loses", ["eager"]),
+        (row(6.0) | {"against": {"eager": ratio(6.0, spread=2.0)}}, "noise", []),
         (row(1.2, dtype="bf16"), "target met", []),
         (row(1.2, **{"pass": "forward+backward"}), "target met", []),
         (row(1.2, variant="gate first"), "target met", []),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from fused_replacements import docs
+import fused_replacements
+from fused_replacements import cpu_path, docs
 from fused_replacements._registry import HOME, find
 
 RAW = """What it does.
@@ -60,6 +61,18 @@ def test_page_shows_the_call_the_variants_and_the_ops(name: str, pages: dict[str
     assert all(f"fused_replacements::{op.name}(" in page for op in replacement.ops)
     assert all(f"`{provider.name}`" in page for provider in replacement.alternatives)
     assert "``" not in page.replace("```", "")
+
+
+@pytest.mark.parametrize("name", HOME)
+def test_the_example_of_each_page_runs(name: str, pages: dict[str, str]) -> None:
+    code = docs.example(name)
+    assert f"```python\n{code}\n```" in pages[f"{name}.md"]
+    with cpu_path("reference"):
+        exec(compile(code, f"{name}.md", "exec"), {})
+
+
+def test_what_stands_beside_a_replacement_is_on_a_page() -> None:
+    assert {other for others in docs.BESIDE.values() for other in others} == set(fused_replacements._BESIDE)
 
 
 def test_index_links_every_page(pages: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ import yaml
 from torch.utils._pytree import tree_map
 
 import fused_replacements
-from fused_replacements import Provider, Replacement, Sample
+from fused_replacements import Provider, Replacement, Sample, _registry
 from fused_replacements._registry import HOME, PROVIDERS_GROUP, find, providers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,6 +233,18 @@ def test_an_installed_package_offers_a_provider(site: Path) -> None:
         assert "acme" not in [provider.name for provider in providers("softmax")]
     finally:
         sys.modules.pop("acme_kernels", None)
+
+
+def test_a_provider_of_an_unknown_replacement_is_told_once(site: Path) -> None:
+    _registry._warn_of_unknown_names.cache_clear()
+    install(site, "acme-kernels", "acme_kernels", PROVIDER, "rms_norms = acme_kernels:KERNEL")
+    try:
+        with pytest.warns(RuntimeWarning, match="acme_kernels:KERNEL .* no replacement is called 'rms_norms'") as said:
+            providers("softmax")
+        assert len(said) == 1
+        providers("softmax")  # no second time: warnings are errors
+    finally:
+        _registry._warn_of_unknown_names.cache_clear()
 
 
 @pytest.mark.parametrize(
