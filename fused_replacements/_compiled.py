@@ -30,7 +30,6 @@ SERIAL_ELEMENTS = 32768
 """At or below it a kernel runs on one thread: at::internal::GRAIN_SIZE of ATen's own elementwise loops."""
 
 _lock = threading.RLock()
-_PLACE = torch.empty(0, device="meta")
 _UNKNOWN = object()
 
 
@@ -149,6 +148,37 @@ def shape_key(count: int) -> Callable[..., object]:
     return key
 
 
+def _class_part(argument: Argument) -> object:
+    if isinstance(argument, Tensor):
+        return layout_class(argument)
+    if isinstance(argument, (list, tuple)):
+        return tuple(map(_class_part, argument))
+    return repr(argument)  # 1 and True are one key, and two constants
+
+
+class Toolchain:
+    """What the compiler needs of this machine. One mutable place: what isn't there is looked for once in a process."""
+
+    failure: str | None = None
+    """Why no kernel can be compiled at all: no C++ compiler, no directory for its files."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What a compiler's error of many lines says, in one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = next((f": {line}" for line in lines[1:] if "error:" in line), "")
+    return lines[0][:200] + said[:200]
+
+
+def _is_of_toolchain(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return True
+    from torch._inductor.exc import InductorError, InvalidCxxCompiler
+
+    inner = error.inner_exception if isinstance(error, InductorError) else error
+    return isinstance(inner, (OSError, InvalidCxxCompiler))
+
+
 class CompiledKernels:
     """The compiled kernels of one definition, found by the shapes at hand, then by their class, then built.
 
@@ -158,6 +188,7 @@ class CompiledKernels:
         admits: asked with arguments for which none of the kernels of their class is right, and how many those are;
             where it says no, none is built and the definition itself is to run.
         misfit: asked with arguments of new shapes; where it has a reason there is no kernel for them.
+        examine: called with arguments of new shapes; it raises where the definition is not for them.
     """
 
     def __init__(
@@ -166,10 +197,13 @@ class CompiledKernels:
         count: int,
         admits: Admits | None = None,
         misfit: Callable[..., str | None] | None = None,
+        examine: Callable[[Sequence[Argument]], None] | None = None,
     ) -> None:
         self._definition = definition
         self._admits = admits
         self._misfit = misfit
+        self._examine = examine
+        self._given_up: set[object] = set()
         self._shapes_of = shape_key(count)
         self._by_shape: dict[object, Boxed | None] = {}
         self._by_class: dict[object, list[tuple[Boxed, Conditions]]] = {}
@@ -177,11 +211,14 @@ class CompiledKernels:
     def find(self, arguments: Sequence[Argument]) -> Boxed | None:
         """The kernel for ``arguments``, or None where the definition itself is to run.
 
-        That is fp64, nothing to compute, what doesn't fit and what isn't admitted. Raises what the compiler raises.
+        That is fp64, nothing to compute, what doesn't fit, isn't admitted or was given up. Raises what ``examine``
+        and the compiler raise.
         """
         key = self._shapes_of(torch.get_num_threads(), *arguments)
         kernel = self._by_shape.get(key, _UNKNOWN)
         if kernel is _UNKNOWN:
+            if self._examine is not None:
+                self._examine(arguments)
             plain = any(tensor.dtype is torch.float64 or not tensor.numel() for tensor in leaves(arguments))
             unfit = self._misfit is not None and self._misfit(*arguments) is not None
             kernel = None if plain or unfit else self._of_class(arguments)
@@ -195,19 +232,37 @@ class CompiledKernels:
         """How many kernels there are: it must not grow with the sequence length."""
         return sum(map(len, self._by_class.values()))
 
-    def _of_class(self, arguments: Sequence[Argument]) -> Boxed | None:
-        tensors = leaves(arguments)
-        small = max((tensor.numel() for tensor in tensors), default=0) <= SERIAL_ELEMENTS
+    def give_up(self, arguments: Sequence[Argument]) -> None:
+        """Compile nothing more for the class of ``arguments``: the definition takes them, the compiler doesn't."""
+        self._given_up.add(self._class_key(arguments)[0])
+
+    def _class_key(self, arguments: Sequence[Argument]) -> tuple[object, int]:
+        """The class of ``arguments``, and the threads that a kernel for it runs on."""
+        small = max((tensor.numel() for tensor in leaves(arguments)), default=0) <= SERIAL_ELEMENTS
         threads = 1 if small else torch.get_num_threads()
-        classes = [layout_class(tensor) for tensor in tensors]
-        constants = with_leaves(arguments, [_PLACE] * len(tensors))
-        key = (threads, repr(classes), repr(constants))
+        return (threads, *map(_class_part, arguments)), threads
+
+    def _of_class(self, arguments: Sequence[Argument]) -> Boxed | None:
+        key, threads = self._class_key(arguments)
+        tensors = leaves(arguments)
         with _lock:
+            if key in self._given_up:
+                return None
             known = self._by_class.setdefault(key, [])
             for kernel, conditions in known:
                 if conditions.hold(tensors):
                     return kernel
             if self._admits is not None and not self._admits(arguments, len(known)):
                 return None
-            known.append(_in_clean_thread(lambda: build(self._definition, arguments, threads)))
+            known.append(self._built(arguments, threads))
             return known[-1][0]
+
+    def _built(self, arguments: Sequence[Argument], threads: int) -> tuple[Boxed, Conditions]:
+        if Toolchain.failure is not None:
+            raise RuntimeError(Toolchain.failure)
+        try:
+            return _in_clean_thread(lambda: build(self._definition, arguments, threads))
+        except Exception as error:
+            if _is_of_toolchain(error):
+                Toolchain.failure = reason_of(error)
+            raise

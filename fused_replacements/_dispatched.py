@@ -14,8 +14,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves
+from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves, reason_of
 from fused_replacements._paths import HAVE_TRITON, Chosen, say_unfused
+from fused_replacements._tensors import foreign
 
 NAMESPACE: Final = "fused_replacements"
 _library: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -85,7 +86,9 @@ class Op:
         self.kernels = implementation if isinstance(implementation, Kernels) else None
         self.composed = implementation if isinstance(implementation, Composed) else None
         self.on_cpu = Composed(self.kernels.cpu) if self.kernels is not None and self.kernels.cpu is not None else None
-        self.compiled = CompiledKernels(definition, len(self.schema.arguments), misfit=misfit)
+        self.floating: Sequence[int] = ()
+        """Places of the tensors that must be floating, and on one device."""
+        self.compiled = CompiledKernels(definition, len(self.schema.arguments), misfit=misfit, examine=self.examine)
         self.calls = 0
         """How often it ran since import, under ``torch.compile`` too: "patched" can be told from "called"."""
         self.single = len(self.schema.returns) == 1
@@ -119,7 +122,17 @@ class Op:
             return self._run_composed(self.composed, arguments)
         return self._run_triton(arguments)
 
+    def foreign(self, arguments: Sequence[Argument]) -> str | None:
+        """Why it can't be called with these at all, or None: see ``_tensors``."""
+        return foreign(self.schema.arguments, arguments, self.floating)
+
+    def examine(self, arguments: Sequence[Argument]) -> None:
+        """Raises TypeError where an argument is no tensor that an op could take."""
+        if (reason := self.foreign(arguments)) is not None:
+            raise TypeError(reason)
+
     def _run_composed(self, composed: Composed, arguments: Sequence[Argument]) -> Any:
+        self.examine(arguments)
         try:
             with autocast_off():
                 return composed.function(*arguments)
@@ -139,7 +152,9 @@ class Op:
         try:
             kernel = self.compiled.find(arguments)
         except Exception as error:  # the compiler raises many kinds: no g++, no headers, an op that it doesn't know
-            return self._unfused(f"no kernel could be compiled for this CPU ({_first_line(error)})", arguments)
+            outputs = self._unfused(f"no kernel could be compiled for this CPU ({reason_of(error)})", arguments)
+            self.compiled.give_up(arguments)
+            return outputs
         if kernel is None:
             return self._unfused(self.misfit(arguments), arguments)
         outputs = kernel(self._tensors(arguments))
@@ -173,10 +188,12 @@ class Op:
         tensors = leaves(arguments)
         if any(tensor.dtype is torch.float64 for tensor in tensors):
             return "fp64 is computed by the reference"
-        return self.misfit(arguments) or self.kernels.refuses(*arguments)  # kernels don't look at sizes that must fit
+        reason = self.foreign(arguments) or self.misfit(arguments)
+        return reason or self.kernels.refuses(*arguments)  # kernels don't look at sizes that must fit
 
     def run_reference(self, arguments: Sequence[Argument]) -> Any:
         """The definition, op by op, with contiguous outputs that alias no input."""
+        self.examine(arguments)
         if self._exact and (reason := self.misfit(arguments)) is not None:
             raise ValueError(reason)
         try:
@@ -191,6 +208,7 @@ class Op:
         return owned if self.is_list else tuple(owned)
 
     def _fake(self, *arguments: Argument) -> Any:
+        self.examine(arguments)
         try:
             with torch.no_grad():
                 outputs = self.definition(*arguments)
@@ -227,7 +245,3 @@ def _own(output: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     output = output.contiguous()
     owned = all(output.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr() for tensor in inputs)
     return output if owned or not output.numel() else output.clone()
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch.autograd import forward_ad
 
 from fused_replacements._compiled import Argument, Definition, leaves
 from fused_replacements._dispatched import TENSOR_TYPES, Composed, Kernels, Op
@@ -44,10 +46,12 @@ class FusedOp:
         misfit: of the op's arguments, what ``supports`` says about shapes that don't fit, or None. It is asked where
             the definition raises, at shapes that are new to the compiled kernels, and before a GPU kernel runs, which
             looks at no size. What doesn't fit is left to the definition, which may broadcast it.
+        discrete: the tensor arguments that may hold integers or truth values: masks, indices, packed weights. All
+            others must be floating and on one device, else the call raises TypeError.
         exact: what doesn't fit raises, as the definition would take it for something else.
 
-    Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, and ``torch.func``
-    transforms, go through the reference: right, but unfused.
+    Every tensor argument that is not in ``constant`` can have a gradient. Differentiating twice, ``torch.func``
+    transforms and forward-mode differentiation go through the reference: right, but unfused.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class FusedOp:
         keeps_outputs: bool = False,
         misfit: Callable[..., str | None] | None = None,
         exact: bool = False,
+        discrete: Sequence[str] = (),
     ) -> None:
         self.reference = reference
         self.constant = tuple(constant)
@@ -77,6 +82,7 @@ class FusedOp:
         self._learned = tuple(i for i in self._tensors if arguments[i].name not in (*constant, added))
         self._added = next((i for i, a in enumerate(arguments) if a.name == added), None)
         self._differentiable = self._learned if self._added is None else (*self._learned, self._added)
+        self.forward.floating = [i for i in self._tensors if arguments[i].name not in discrete]
         self.outputs = len(self.forward.schema.returns) - saved
         self.saved = saved
         self.kept = saved + (self.outputs if keeps_outputs else 0)
@@ -91,22 +97,32 @@ class FusedOp:
         self._apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def __call__(self, *arguments: Argument) -> Any:
-        learns = False
-        if torch.is_grad_enabled():
-            for i in self._differentiable:  # as _wants_gradient, whose call would cost as much again
-                if arguments[i] is not None and arguments[i].requires_grad:
-                    learns = True
-                    break
+        if transforms_active() or forward_ad._current_level >= 0:
+            return self._transformed(arguments)
         if torch.compiler.is_compiling():
-            outputs = self._function.apply(*arguments) if learns else self.forward.overload(*arguments)
-        elif torch._C._are_functorch_transforms_active():
-            # a transform (vmap, jvp, hessian) needs rules that only the reference's own ops have
-            say_unfused(self.name, "it is called inside a torch.func transform")
-            outputs = self.reference(*arguments)
-        else:
+            learns = torch.is_grad_enabled() and self._wants_gradient(arguments)
+            outputs = self._function.apply(*_distinct(arguments)) if learns else self.forward.overload(*arguments)
+            return self._public(outputs)
+        learns = False
+        try:
+            if torch.is_grad_enabled():
+                for i in self._differentiable:  # as _wants_gradient, whose call would cost as much again
+                    if arguments[i] is not None and arguments[i].requires_grad:
+                        learns = True
+                        break
             # Function.apply in Python looks for transforms, which are out already, and costs 2 µs
             outputs = self._apply(*arguments) if learns else self.forward.overload(*arguments)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            if (reason := self.forward.foreign(arguments)) is not None:
+                raise TypeError(reason) from None
+            raise
         return self._public(outputs) if self.saved else outputs
+
+    def _transformed(self, arguments: Sequence[Argument]) -> Any:
+        """A transform (vmap, jvp, hessian) and a tangent need rules that only the reference's own ops have."""
+        if not torch.compiler.is_compiling():
+            say_unfused(self.name, "it is called inside a torch.func transform, or in forward-mode differentiation")
+        return self._public(self.reference(*arguments))
 
     def refuses(self, *arguments: Argument) -> str | None:
         """Why the Triton kernels can't take these arguments where they are, or None. On a CPU they are not used.
@@ -114,6 +130,8 @@ class FusedOp:
         Backward is asked too where an argument requires a gradient, with None for gradients and saved outputs.
         """
         tensors = leaves(arguments)
+        if (reason := self.forward.foreign(arguments)) is not None:
+            return reason
         if not tensors or tensors[0].device.type == "cpu":
             return None
         if self.forward.composed is not None:
@@ -188,6 +206,19 @@ class FusedOp:
             if need:
                 result[i] = next(rest)
         return tuple(result)
+
+
+def _distinct(arguments: Sequence[Argument]) -> list[Argument]:
+    """``arguments`` with a view in place of a tensor that comes again, which Dynamo takes in no ``Function``."""
+    seen: list[Tensor] = []
+    distinct: list[Argument] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            if any(argument is other for other in seen):
+                argument = argument.view_as(argument)
+            seen.append(argument)
+        distinct.append(argument)
+    return distinct
 
 
 def _function(op: FusedOp) -> type[torch.autograd.Function]:

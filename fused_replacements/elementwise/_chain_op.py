@@ -99,6 +99,7 @@ def chain_op(name: str, definition: Function, places: Sequence[int], outputs: in
     forward, backward = _Compiler("elementwise_chain", "forward"), _Compiler("elementwise_chain", "backward")
     schema = f"{name}_{next(_numbers)}({arguments}) -> {results}"
     op = FusedOp(schema, definition, forward=forward, backward=backward)
+    op.forward.floating = ()  # the function may count, compare and choose
     forward.made.append(op.forward)
     backward.made.append(op.backward)
     count, derived = len(op.backward.schema.arguments), op.backward.definition
