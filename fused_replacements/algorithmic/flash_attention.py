@@ -77,6 +77,7 @@ OP = FusedOp(
     saved=1,
     keeps_outputs=True,
     constant=("alibi_slopes",),
+    discrete=("bias",),
     misfit=misfit,
     exact=True,  # heads and batches of other sizes would be broadcast
 )

@@ -120,6 +120,7 @@ class _DropoutAdd(FusedOp):
             backward=Kernels("dropout_add", "backward", "refuses_backward"),
             gradient=_gradient,
             constant=("seed",),
+            discrete=("seed",),
         )
         self.bind(_Function)
 

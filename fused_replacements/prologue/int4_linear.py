@@ -171,6 +171,7 @@ OP = FusedOp(
     misfit=_fits,
     exact=True,  # the slice of a wider weight would hide that they do not fit
     constant=("packed", "scale", "zero"),
+    discrete=("packed", "zero"),
 )
 
 

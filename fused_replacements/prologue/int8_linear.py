@@ -113,6 +113,7 @@ OP = FusedOp(
     gradient=_gradient,
     misfit=_fits,
     constant=("values", "scale", "zero"),
+    discrete=("values", "zero"),
 )
 
 

@@ -112,6 +112,7 @@ OP = FusedOp(
     saved=3,
     gradient=_gradient,
     constant=("target", "weight"),
+    discrete=("target",),
 )
 
 

@@ -190,6 +190,7 @@ OP = FusedOp(
     backward=Composed(_backward),
     saved=3,
     constant=("target",),
+    discrete=("target",),
     misfit=_several_dtypes,
 )
 

@@ -161,6 +161,7 @@ OP = FusedOp(
     backward=Kernels("softmax", "backward", "refuses_backward"),
     gradient=_gradient,
     output_for="x",
+    discrete=("mask",),
 )
 
 
@@ -170,6 +171,7 @@ UPCAST_OP = FusedOp(
     forward=Kernels("softmax", "forward"),
     backward=Kernels("softmax", "backward_upcast", "refuses_backward"),
     gradient=_upcast_gradient,
+    discrete=("mask",),
 )
 
 
