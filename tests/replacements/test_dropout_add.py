@@ -169,7 +169,7 @@ def test_the_mean_is_kept() -> None:
         assert float(y.mean()) == pytest.approx(1.0, abs=4 * (p / (1 - p) / x.numel()) ** 0.5)
 
 
-@pytest.mark.filterwarnings("ignore:dropout_add runs unfused.*x is broadcast to the shape of the residual:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:dropout_add runs unfused.*x is broadcast:RuntimeWarning")
 def test_what_broadcasts_is_computed_with_the_mask_of_x() -> None:
     x, row = random(4, 16).requires_grad_(), random(16, seed=1).requires_grad_()
     with cpu_path("reference"):
