@@ -137,7 +137,8 @@ class _Recording(fx.Interpreter):
         if isinstance(argument, (list, tuple)):
             return tuple(self._decoded(item) for item in argument)
         if isinstance(argument, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return hint(argument)
+            number: int | float | bool = hint(argument)
+            return number
         if argument is None or isinstance(argument, (bool, int, float, complex, str)):
             return argument
         return str(argument)  # a dtype, a device, a memory format
@@ -145,7 +146,7 @@ class _Recording(fx.Interpreter):
 
 class _Ops(TorchDispatchMode):
     def __init__(self, recording: _Recording) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
