@@ -17,7 +17,7 @@ from auditor.engine.rules import Rule
 from auditor.errors import AuditError
 from auditor.patch.bind import BoundModule
 from auditor.patch.choose import ByPlan
-from auditor.patch.plan import Plan
+from auditor.patch.plan import Plan, PlanSite
 from auditor.patch.problems import problems
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
 from auditor.patch.tracing import ATTRIBUTE, Entry, traced
@@ -39,6 +39,7 @@ class Patched:
         chooser: what becomes of a site.
         modules: paths of modules that are one site each, to be bound.
         whole: trace the model itself, for sites that span modules.
+        planned: what has to be found, of which it is told if it is not.
 
     Raises:
         AuditError: the model is compiled, patched or sharded already.
@@ -46,10 +47,10 @@ class Patched:
 
     def __init__(
         self, model: nn.Module, rules: Sequence[Rule], chooser: Chooser, *, modules: Sequence[str] = (),
-        whole: bool = True,
+        whole: bool = True, planned: Sequence[PlanSite] = (),
     ) -> None:  # fmt: skip
         self.model = _inner(model)
-        self._on = False
+        self._on, self.planned = False, list(planned)
         self.rewriter = Rewriter(rules, chooser, model=self.model)
         self.graph_breaks: dict[str, None] = {}
         """Why Dynamo cut the model into several graphs; no site spans a cut."""
@@ -66,13 +67,13 @@ class Patched:
         Raises:
             AuditError: the plan names a module that the model does not have.
         """
-        modules = sorted({site.module for site in plan.kept if site.tier == 1})
-        known = dict(_inner(model).named_modules())
-        missing = [path for path in modules if path not in known]
+        named = sorted({site.module for site in plan.kept})
+        known = {path for path, _ in _inner(model).named_modules(remove_duplicate=False)}
+        missing = [path for path in named if path not in known]
         if missing:
             raise AuditError(f"the plan names the module {missing[0]!r}, which this {type(model).__name__} lacks.")
-        whole = any(site.tier > 1 for site in plan.kept)
-        return cls(model, rules, ByPlan(plan), modules=modules, whole=whole)
+        whole = any(site.tier > 1 for site in plan.kept)  # then the sites of tier 1 are in what is traced anyway
+        return cls(model, rules, ByPlan(plan), modules=() if whole else named, whole=whole, planned=plan.kept)
 
     @property
     def sites(self) -> list[PatchSite]:

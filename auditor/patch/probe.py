@@ -49,6 +49,7 @@ class Probe:
         self._site, self._nodes, self._timed = site, nodes, timed
         self._function = site.function
         self._grad = torch.is_grad_enabled()
+        self._gradient_written = False
 
     @property
     def key(self) -> object:
@@ -76,12 +77,26 @@ class Probe:
 
     def _judged(self, proposal: Proposal) -> Verdict:
         new = self._results(self._by(proposal))
+        written = self._written()
+        if written:
+            return Verdict(False, written)
         found: Comparison = compare(new, self._eager, self._exact)
         verdict = Verdict(found.ok, found.reason or "", found.error, found.eager_error, found.mismatch)
         if found.ok and proposal.faithful and found.mismatch > FAITHFUL_MISMATCH:
             share = f"{found.mismatch:.0%} of its elements differ from eager's"
             return Verdict(False, f"it rounds elsewhere ({share})", found.error, found.eager_error, found.mismatch)
         return self._with_times(verdict, proposal) if verdict.ok and self._timed else verdict
+
+    def _written(self) -> str:
+        """What the last run overwrote of what is its caller's. Inputs are put back."""
+        changed = [not torch.equal(t, kept) for t, kept in zip(self._inputs, self._kept, strict=True)]
+        with torch.no_grad():
+            for tensor, kept, wrong in zip(self._inputs, self._kept, changed, strict=True):
+                if wrong:
+                    _fill(tensor, kept)
+        if any(changed):
+            return f"it writes to its input {self._nodes[changed.index(True)].name}"
+        return "its backward writes to the gradient that comes in" if self._gradient_written else ""
 
     def _with_times(self, verdict: Verdict, proposal: Proposal) -> Verdict:
         cotangents = self._cotangents(self._function)
@@ -121,6 +136,10 @@ class Probe:
         return inputs
 
     @cached_property
+    def _kept(self) -> tuple[Tensor, ...]:
+        return tuple(tensor.detach().clone() for tensor in self._inputs)
+
+    @cached_property
     def _eager(self) -> list[Tensor]:
         return self._results(self._function)
 
@@ -132,6 +151,7 @@ class Probe:
     def _results(self, function: Callable[..., Any], *, wide: bool = False) -> list[Tensor]:
         """Outputs, then gradients of the inputs that learn."""
         inputs = [_leaf(t, wide) for t in self._inputs]
+        self._gradient_written, _ = False, self._kept  # which is made before anything can write to the inputs
         torch.manual_seed(0)
         outputs = _leaves(function(*inputs))
         learned = [t for t in inputs if t.requires_grad]
@@ -141,9 +161,10 @@ class Probe:
                      if o.requires_grad]  # fmt: skip
         if not with_grad:
             return outputs
-        gradients = torch.autograd.grad(
-            [o for o, _ in with_grad], learned, [c for _, c in with_grad], allow_unused=True
-        )
+        given = [c for _, c in with_grad]
+        kept = [c.clone() for c in given]
+        gradients = torch.autograd.grad([o for o, _ in with_grad], learned, given, allow_unused=True)
+        self._gradient_written = not all(map(torch.equal, given, kept))
         return [o.detach() for o in outputs] + [g for g in gradients if g is not None]
 
     def _random_like(self, outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,19 @@ MANY = 8
 
 def problems(patched: Patched) -> list[str]:
     """Applied and never called, failed when it ran, graph breaks, too many graphs, graphs that could not be read."""
-    return [*_of_sites(patched), *_of_graphs(patched)]
+    return [*_of_plan(patched), *_of_sites(patched), *_of_graphs(patched)]
+
+
+def _of_plan(patched: Patched) -> Iterator[str]:
+    """Planned sites that no graph had, once there are graphs."""
+    if not patched.sites and not patched.compiles:
+        return
+    applied = {astuple(site.key) for site in patched.sites if site.chosen is not None}
+    reasons = {astuple(site.key): site.reason for site in patched.sites}
+    for site in patched.planned:
+        if site.key not in applied:
+            why = reasons.get(site.key) or "it was not found in the model"
+            yield f"{site.rule} at {site.module or 'the model itself'}, which the plan keeps, is not applied: {why}."
 
 
 def _of_sites(patched: Patched) -> Iterator[str]:
