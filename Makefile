@@ -13,15 +13,13 @@ audit: $(VENV)/.installed  ## profile an example and print its report
 	$(BIN)/fusion-audit run examples/llama_block.py
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones
-	$(BIN)/python -m pytest -m "not slow" --ignore tests/replacements
-	$(BIN)/python -m pytest -m "not slow and not thorough" tests/replacements -n 2 --dist loadfile
+	tests/side_by_side $(BIN)/python "not slow" "not slow and not thorough"
 
 test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --ignore tests/replacements
-	$(BIN)/python -m pytest -m "not thorough" tests/replacements -n 2 --dist loadfile
+	tests/side_by_side $(BIN)/python "slow or not slow" "not thorough"
 
 test-thorough: $(VENV)/.installed-dev  ## every variant of every replacement in every dtype, compiled: about an hour
-	$(BIN)/python -m pytest -m thorough tests/replacements -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m thorough tests/replacements -n 2 --dist worksteal
 
 kernels: $(VENV)/.installed  ## compile every Triton kernel for four GPUs and print what the gates say
 	$(BIN)/python -m fused_replacements.gates
