@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves, reason_of
 from fused_replacements._paths import HAVE_TRITON, Chosen, say_unfused
-from fused_replacements._tensors import foreign
+from fused_replacements._tensors import foreign, tensor_places
 
 NAMESPACE: Final = "fused_replacements"
 _library: Final = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -86,6 +86,7 @@ class Op:
         self.kernels = implementation if isinstance(implementation, Kernels) else None
         self.composed = implementation if isinstance(implementation, Composed) else None
         self.on_cpu = Composed(self.kernels.cpu) if self.kernels is not None and self.kernels.cpu is not None else None
+        self._tensor_places = tensor_places(self.schema)
         self.floating: Sequence[int] = ()
         """Places of the tensors that must be floating, and on one device."""
         self.compiled = CompiledKernels(definition, len(self.schema.arguments), misfit=misfit, examine=self.examine)
@@ -124,15 +125,24 @@ class Op:
 
     def foreign(self, arguments: Sequence[Argument]) -> str | None:
         """Why it can't be called with these at all, or None: see ``_tensors``."""
-        return foreign(self.schema.arguments, arguments, self.floating)
+        return foreign(self._tensor_places, arguments, self.floating)
 
     def examine(self, arguments: Sequence[Argument]) -> None:
         """Raises TypeError where an argument is no tensor that an op could take."""
         if (reason := self.foreign(arguments)) is not None:
             raise TypeError(reason)
 
+    def _whole_numbers(self, arguments: Sequence[Argument]) -> bool:
+        """Whether ``foreign`` has anything to say about dtypes: asked often, of calls whose layouts are known."""
+        for place in self.floating:
+            tensor = arguments[place]
+            if tensor is not None and not tensor.is_floating_point():
+                return True
+        return False
+
     def _run_composed(self, composed: Composed, arguments: Sequence[Argument]) -> Any:
-        self.examine(arguments)
+        if self._whole_numbers(arguments):
+            self.examine(arguments)
         try:
             with autocast_off():
                 return composed.function(*arguments)
@@ -188,8 +198,9 @@ class Op:
         tensors = leaves(arguments)
         if any(tensor.dtype is torch.float64 for tensor in tensors):
             return "fp64 is computed by the reference"
-        reason = self.foreign(arguments) or self.misfit(arguments)
-        return reason or self.kernels.refuses(*arguments)  # kernels don't look at sizes that must fit
+        if self._whole_numbers(arguments):
+            return self.foreign(arguments)
+        return self.misfit(arguments) or self.kernels.refuses(*arguments)  # kernels don't look at sizes that must fit
 
     def run_reference(self, arguments: Sequence[Argument]) -> Any:
         """The definition, op by op, with contiguous outputs that alias no input."""

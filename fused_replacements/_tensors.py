@@ -7,30 +7,44 @@ run: only at shapes that are new to it, and where a call raised.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fused_replacements._supports import floating
+from fused_replacements import _supports
 
 
-def foreign(parameters: Sequence[Any], arguments: Sequence[Any], exact: Collection[int]) -> str | None:
-    """Why an op with these ``parameters``, of its schema, takes no such ``arguments``, in one clause; None if it does.
+class Place(NamedTuple):
+    """Where a schema has a tensor."""
 
-    ``exact``: the places of the tensors that must be floating.
+    at: int
+    name: str
+    optional: bool
+
+
+def tensor_places(schema: Any) -> list[Place]:
+    """The arguments of ``schema`` that are one tensor each."""
+    kinds = [(i, a.name, str(a.type)) for i, a in enumerate(schema.arguments)]
+    return [Place(i, name, kind != "Tensor") for i, name, kind in kinds if kind in ("Tensor", "Optional[Tensor]")]
+
+
+def foreign(places: Sequence[Place], arguments: Sequence[Any], floating: Collection[int]) -> str | None:
+    """Why an op that has tensors at ``places`` takes no such ``arguments``, in one clause; None if it does.
+
+    ``floating``: the indices of the tensors that must be floating, and on one device.
     """
     device: torch.device | None = None
-    for place, (parameter, argument) in enumerate(zip(parameters, arguments, strict=True)):
-        kind = str(parameter.type)
-        if kind not in ("Tensor", "Optional[Tensor]") or (argument is None and kind != "Tensor"):
+    for at, name, optional in places:
+        argument = arguments[at]
+        if optional and argument is None:
             continue
-        reason = _foreign(parameter.name, argument, place in exact)
+        reason = _foreign(name, argument, at in floating)
         if reason is not None:
             return reason
-        if place in exact:
+        if at in floating:
             if device is not None and argument.device != device:
-                return f"{parameter.name} is on {argument.device}, and another tensor on {device}"
+                return f"{name} is on {argument.device}, and another tensor on {device}"
             device = argument.device
     return None
 
@@ -43,7 +57,7 @@ def _foreign(name: str, x: Any, must_float: bool) -> str | None:
     if x.is_quantized:
         return f"{name} is quantized ({x.dtype}), and only plain numbers are taken"
     if must_float and not x.is_floating_point():
-        return floating(**{name: x})
+        return _supports.floating(**{name: x})
     return None
 
 

@@ -3,7 +3,7 @@
 Formula
 -------
 ``yᵢ = x @ Wᵢᵀ + bᵢ`` for two to four weights, as one product over the rows of all: ``x @ [W₀; W₁; …]ᵀ``. Each result is
-a view of one tensor, and each weight keeps its name, its gradient and its place in ``state_dict``: ``PackedLinears``
+a part of one tensor, and each weight keeps its name, its gradient and its place in ``state_dict``: ``PackedLinears``
 moves the parameters of live ``nn.Linear`` modules into one buffer, of which they are views from then on.
 
 Shapes and dtypes
@@ -11,7 +11,9 @@ Shapes and dtypes
 ``x``: (…, K), fp32, bf16 or fp16, fp64 by the reference; ``weights``: two to four of (Nᵢ, K) in the dtype of ``x``;
 ``biases``: as many of (Nᵢ,) or None (of Whisper's three projections one has no bias); results: (…, Nᵢ), rows
 Σ Nᵢ apart. Under autocast ``x`` is cast, and the buffer of weights as one. Gradients to ``x``, each weight and each
-bias. Results are views of one tensor: to write into one in place, while it needs a gradient, raises, as for ``chunk``.
+bias. Results share one storage, and no element of it: each can be written into in place, as a result of its own. In a
+graph of ``torch.compile`` they are views of one tensor: there PyTorch raises if backward needs a sibling of one that is
+written into.
 
 Bytes moved
 -----------
@@ -34,11 +36,14 @@ flattened parameters of recurrent layers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch.autograd import forward_ad
 
 from fused_replacements import _layout
 from fused_replacements._autocast import product_dtype
@@ -156,10 +161,12 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
 
     def forward(ctx: Any, x: Tensor, *slots: Tensor | None) -> Any:
         ctx.save_for_backward(x, *slots)
-        return op.forward.overload(x, *slots)
+        y = op.forward.overload(x, *slots)
+        return y if torch.compiler.is_compiling() else _separate(y, [len(w) for w in slots[:MOST] if w is not None])
 
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         needs, inputs = list(ctx.needs_input_grad), list(ctx.saved_tensors)
+        grad = grads[0] if len(grads) == 1 else torch.cat(grads, -1)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: to be differentiated again
             return op.scatter(op.gradients([grad], inputs, needs, create_graph=True), needs)
         found = iter(op.backward.overload(grad, *inputs, needs))
@@ -175,6 +182,22 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
     return type("packed_linear_function", (torch.autograd.Function,), members)
 
 
+def _separate(y: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """``y`` in parts of its storage that autograd takes for tensors of their own, as they have no element in common.
+
+    Of views it would say that one can't be written into in place, and that a sibling's write changed the other.
+    """
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        parts: tuple[Tensor, ...] = y.split(sizes, -1)
+    return parts
+
+
+def _views(y: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """The same for who can't look below autograd: one view each, as those of one ``split`` can't be written into."""
+    starts = accumulate(sizes, initial=0)
+    return tuple(y.narrow(-1, start, size) for start, size in zip(starts, sizes, strict=False))
+
+
 def _parts(whole: Tensor, weights: Sequence[Tensor | None], like: Sequence[Tensor | None]) -> list[Tensor | None]:
     """``whole`` by the rows of each weight, in the dtypes of ``like``; None where there is no weight or no bias."""
     parts = iter(whole.split([weight.size(0) for weight in weights if weight is not None]))
@@ -188,7 +211,7 @@ OP = PackedLinearOp()
 def packed_linear(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None] | None = None
 ) -> tuple[Tensor, ...]:
-    """``x`` (…, K) times each of ``weights`` (Nᵢ, K): as many results (…, Nᵢ), views of one tensor.
+    """``x`` (…, K) times each of ``weights`` (Nᵢ, K): as many results (…, Nᵢ), parts of one storage.
 
     Raises:
         ValueError: not two to four weights, not as many biases, or shapes or dtypes that ``F.linear`` would not take.
@@ -203,9 +226,14 @@ def packed_linear(
     elif x.dtype is not weights[0].dtype:
         raise ValueError(f"x is {x.dtype}, and the weights are {weights[0].dtype}")
     empty = [None] * (MOST - count)
-    y: Tensor = OP(x, *weights, *empty, *given, *empty)
-    parts: tuple[Tensor, ...] = y.split([weight.size(0) for weight in weights], -1)
-    return parts
+    y: Tensor | tuple[Tensor, ...] = OP(x, *weights, *empty, *given, *empty)
+    if isinstance(y, tuple):
+        return y
+    sizes = [weight.size(0) for weight in weights]
+    plain = not (
+        torch.compiler.is_compiling() or y.requires_grad or transforms_active() or forward_ad._current_level >= 0
+    )
+    return _separate(y, sizes) if plain else _views(y, sizes)
 
 
 def _count_reason(weights: int, biases: int) -> str | None:

@@ -57,7 +57,10 @@ class ResidualOp(FusedOp):
 
     def refuses(self, *arguments: Argument) -> str | None:
         """As for every op; its backward reads the sum, which is contiguous, so only the forward can refuse."""
-        return None if arguments[0].device.type == "cpu" else self.forward._refusal(arguments)
+        reason = self.forward.foreign(arguments)
+        if reason is not None or arguments[0].device.type == "cpu":
+            return reason
+        return self.forward._refusal(arguments)
 
     def _add_and_norm(self, x: Tensor, residual: Tensor, *rest: Argument) -> tuple[Tensor, Tensor]:
         total = x + residual

@@ -288,3 +288,39 @@ def test_gradients_of_gradients_go_through_the_definition() -> None:
     weights = [w.double().requires_grad_() for w in inputs(5, 3).split((2, 3))]
     x = inputs(2, 3).double().requires_grad_()
     assert torch.autograd.gradgradcheck(lambda x, *w: packed_linear(x, w), (x, *weights))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Dynamo, about itself
+@pytest.mark.parametrize("compiled", [False, True])
+def test_results_can_be_written_into_in_place(compiled: bool) -> None:
+    def in_place(x: Tensor, weights: list[Tensor]) -> tuple[Tensor, ...]:
+        q, k = packed_linear(x, weights)
+        # eager code may even keep k for backward while its sibling is written into
+        return q.mul_(2).add_(k * 3 if compiled else k * k.sigmoid()).relu_(), k
+
+    def plain(x: Tensor, weights: list[Tensor]) -> tuple[Tensor, ...]:
+        q, k = reference(x, weights)
+        return (q * 2 + (k * 3 if compiled else k * k.sigmoid())).relu(), k
+
+    x, weights = inputs(3, 12).requires_grad_(), [inputs(8, 12).requires_grad_(), (inputs(8, 12) * 2).requires_grad_()]
+    torch._dynamo.reset()
+    results = []
+    for function in (torch.compile(in_place, fullgraph=True) if compiled else in_place, plain):
+        outputs = function(x, weights)
+        loss = sum((output.square().sum() for output in outputs), torch.zeros(()))
+        results.append([*outputs, *torch.autograd.grad(loss, [x, *weights])])
+    for mine, its in zip(*results, strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_write_to_one_result_is_none_to_its_sibling(learns: bool) -> None:
+    # GIVEN a result that backward will need
+    gate, up = packed_linear(inputs(3, 12), [inputs(8, 12).requires_grad_(learns), inputs(8, 12)])
+    scale = inputs(8).requires_grad_()
+    expected = up.clone()
+    y = up * scale
+    # THEN its sibling may be overwritten
+    with torch.no_grad():
+        gate.zero_()
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), scale)[0], expected.sum(0))
