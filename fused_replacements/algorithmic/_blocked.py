@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from fused_replacements._compiled import Boxed, CompiledKernels, leaves
+from fused_replacements._compiled import Boxed, CompiledKernels, leaves, reason_of
 from fused_replacements._dispatched import above_autograd
 from fused_replacements._layout import wide
 from fused_replacements._paths import Chosen, say_unfused
@@ -275,5 +275,6 @@ def _compiled(between: Between, arguments: Sequence[Any]) -> Boxed | None:
     try:
         return between.compiled.find(arguments)
     except Exception as error:  # the compiler raises many kinds: no g++, no headers
-        say_unfused("flash_attention", f"its softmax could not be compiled ({type(error).__name__}: {error})"[:300])
+        say_unfused("flash_attention", f"its softmax could not be compiled ({reason_of(error)})")
+        between.compiled.give_up(arguments)
         return None
