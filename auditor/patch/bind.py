@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as nn_module
 
 from auditor.engine.rules import Rule
 from auditor.patch.forms import Form, Signature, form_of
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
-from auditor.patch.tracing import ATTRIBUTE, HOOKS, Entry, hook_of, traced
+from auditor.patch.tracing import ATTRIBUTE, HOOKS, Entry, hook_of, is_traced, traced
 
 MOST_FORMS = 8
 """Kinds of calls that one module is traced for; Dynamo's own limit."""
@@ -84,7 +83,7 @@ class BoundModule:
 
     def _form(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form | None:
         """The form for a call like this one; None where the module's own forward has to run."""
-        if _is_traced() or "forward" in self.module.__dict__:
+        if is_traced() or "forward" in self.module.__dict__:
             return None
         key = self._signature.key(args, kwargs)
         if key is None:
@@ -120,15 +119,6 @@ class BoundModule:
         self.reason = self.reason or reason
         for site in sites:
             site.chosen, site.call, site.reason = None, None, reason
-
-
-def _is_traced() -> bool:
-    """Whether somebody looks at the ops that the module is made of: a compiler, a tracer, a transform."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state() is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-    )
 
 
 def _graph(

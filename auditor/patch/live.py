@@ -20,7 +20,7 @@ from auditor.patch.choose import ByPlan
 from auditor.patch.plan import Plan, PlanSite
 from auditor.patch.problems import problems
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
-from auditor.patch.tracing import ATTRIBUTE, Entry, traced
+from auditor.patch.tracing import ATTRIBUTE, Entry, is_traced, traced
 
 _patched: weakref.WeakSet[Patched] = weakref.WeakSet()
 """What is patched at the moment, so that nothing is patched twice: a module knows nothing of those that contain it."""
@@ -156,6 +156,8 @@ class Patched:
         frames, first = self.rewriter.frames, threading.Lock()
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            if is_traced():
+                return self.model._call_impl(*args, **kwargs)
             if frames:
                 return watched(*args, **kwargs)
             if not first.acquire(blocking=False):  # another thread traces, and two would trace twice
@@ -182,6 +184,8 @@ def _inner(model: nn.Module) -> nn.Module:
     """The module that computes: what a data-parallel wrapper wraps."""
     if not isinstance(model, nn.Module):
         raise AuditError(f"a {type(model).__name__} cannot be patched; give the torch.nn.Module itself.")
+    if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
+        raise AuditError("DataParallel copies its model for every call, patches and all; use DistributedDataParallel.")
     if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         inner: nn.Module = model.module
         return inner

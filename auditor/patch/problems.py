@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
+from torch._dynamo import config
+
 if TYPE_CHECKING:
     from auditor.patch.live import Patched
-
-MANY = 8
-"""Graphs of one model that Dynamo keeps; calls unlike all of them run the model as it is."""
 
 
 def problems(patched: Patched) -> list[str]:
@@ -47,7 +46,7 @@ def _of_graphs(patched: Patched) -> Iterator[str]:
         yield f"A graph could not be looked at: {failure}."
     for reason in patched.graph_breaks:
         yield f"The model falls into several graphs, and no site spans two: {reason.splitlines()[0]}"
-    if patched.compiles >= MANY:
+    if patched.compiles >= config.recompile_limit:  # calls unlike all these graphs run the model as it is
         yield (
             f"The model was traced {patched.compiles} times: something in it changes from call to call, and each "
             "change is traced anew."

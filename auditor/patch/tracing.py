@@ -100,6 +100,15 @@ def _place(name: str) -> ContextVar[object] | None:
     return place if isinstance(place, ContextVar) else None
 
 
+def is_traced() -> bool:
+    """Whether somebody looks at the ops that the module is made of: a compiler, a tracer, a transform."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
+
+
 HOOKS = (
     "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
 )  # fmt: skip

@@ -225,6 +225,16 @@ def test_a_sharded_model_is_refused() -> None:
         patched(model)
 
 
+def test_a_wrapper_that_copies_the_model_for_several_devices_is_refused() -> None:
+    wrapper, x = nn.DataParallel(Small()), x_of()
+    with patched(wrapper) as patch:
+        torch.testing.assert_close(wrapper(x), wrapper.module.mlp(wrapper.module.norm(x)))
+        assert len(applied(patch)) == 2
+    wrapper.device_ids = [0, 1]
+    with pytest.raises(AuditError, match="DataParallel copies its model for every call"):
+        patched(wrapper)
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(AuditError, match=r"a function cannot be patched; give the torch\.nn\.Module itself"):
         Patched(lambda x: x, rules(), First())  # type: ignore[arg-type]
