@@ -188,7 +188,11 @@ def test_kernels_agree_with_the_definition_for_any_lengths(data: st.DataObject) 
     kv_heads, groups = draw(st.integers(1, 2)), draw(st.integers(1, 3))
     q_len, kv_len = draw(st.integers(1, 70)), draw(st.integers(1, 70))
     causal = draw(st.sampled_from([None, "upper_left", "lower_right"]))
-    options = {"causal": causal, "window": draw(st.integers(0, 80)), "softcap": draw(st.sampled_from([0.0, 3.0]))}
+    options = {
+        "causal": causal,
+        "window": draw(st.integers(0, 80)) or None,
+        "softcap": draw(st.sampled_from([0.0, 3.0])),
+    }
     arguments = qkv(draw(st.integers(1, 2)), kv_heads * groups, kv_heads, q_len, kv_len, dtype=torch.float64)
     exact = results(flash_attention, list(arguments), options, torch.float64)
     with cpu_path("triton"):
