@@ -89,7 +89,7 @@ def chain_of(function: fx.GraphModule, inputs: list[Tensor]) -> Chain:
     """The compiled form of a region. Regions that compute the same share it, whatever layer they are in."""
     from auditor.patch.rewrite import fingerprint
 
-    return _chains.setdefault(fingerprint(function, inputs), Chain(function))
+    return _chains.setdefault(fingerprint(function, inputs), Chain(function, rows=True))
 
 
 def static(tensor: Tensor) -> Tensor:
