@@ -38,7 +38,11 @@ def culprits(
             middle = len(some) // 2
             pending += [some[middle:], some[:middle]]
     patched = Patched.by_plan(model, rules, plan.only(site.key for site in good))
-    return found, judge(patched), patched
+    try:
+        return found, judge(patched), patched
+    except BaseException:
+        patched.undo()
+        raise
 
 
 def _passes(model: nn.Module, rules: Sequence[Rule], plan: Plan, sites: Sequence[PlanSite], judge: Judge) -> bool:

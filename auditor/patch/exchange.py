@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,3 +78,12 @@ def _leaves(graph: fx.Graph, made: fx.Node, proposal: Proposal, count: int) -> l
     if not proposal.several:
         return [made] * count
     return [graph.call_function(operator.getitem, (made, i)) for i in proposal.results]
+
+
+def code_of(module: fx.GraphModule) -> Callable[..., Any]:
+    """The code that ``module`` has now. (Dynamo's graph modules write theirs when they are first called.)"""
+    module.recompile()
+    made = getattr(module, "real_recompile", None)
+    if made is not None:
+        made()
+    return types.MethodType(type(module).forward, module)

@@ -20,7 +20,7 @@ from auditor.patch.choose import ByPlan
 from auditor.patch.plan import Plan, PlanSite
 from auditor.patch.problems import problems
 from auditor.patch.rewrite import Chooser, PatchSite, Rewriter
-from auditor.patch.tracing import ATTRIBUTE, Entry, is_traced, traced
+from auditor.patch.tracing import ATTRIBUTE, Entry, forget, is_traced, traced
 
 _patched: weakref.WeakSet[Patched] = weakref.WeakSet()
 """What is patched at the moment, so that nothing is patched twice: a module knows nothing of those that contain it."""
@@ -122,6 +122,8 @@ class Patched:
     def undo(self) -> None:
         """The model as it was, bit for bit. May be called twice."""
         self.disable()
+        for rewriter in (self.rewriter, *(module.rewriter for module in self.bound)):
+            forget(rewriter.codes)
 
     @contextmanager
     def enabled(self) -> Iterator[None]:

@@ -24,13 +24,14 @@ from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.patch.calls import Proposal, SiteCall
-from auditor.patch.exchange import drop_idle_casts, exchange
+from auditor.patch.exchange import code_of, drop_idle_casts, exchange
 from auditor.patch.hooks import Hooks
 from auditor.patch.places import place
 from auditor.patch.proposals import proposals
 from auditor.patch.recompute import take_checkpoints
 from auditor.patch.region import FxRegion, Unreachable, as_module, fx_regions
 from auditor.patch.site import SiteView
+from auditor.patch.tracing import traced_code
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class Rewriter:
     ) -> None:  # fmt: skip
         self.rules, self.chooser, self.path, self.model = list(rules), chooser, path, model
         self.frames: list[Frame] = []
+        self.codes: set[types.CodeType] = set()
+        """The functions whose graphs these are."""
 
     @property
     def sites(self) -> list[PatchSite]:
@@ -115,6 +118,7 @@ class Rewriter:
     def __call__(self, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         frame = Frame([], [], torch.is_grad_enabled())
         self.frames.append(frame)
+        self.codes |= {code for code in (traced_code(),) if code is not None}
         call = self._rewritten(module, frame)
 
         def run(*inputs: Any) -> Any:
@@ -128,7 +132,7 @@ class Rewriter:
         for body in take_checkpoints(module):
             self._rewrite_inner(body, frame)
         before = len(frame.sites)
-        untouched = _code_of(module)
+        untouched = code_of(module)
         try:
             self._rewrite(module, frame)
         except Exception as error:  # of ours, or an op's without fake implementation: the model must run all the same
@@ -222,15 +226,6 @@ def _check_plain(inputs: Iterable[Tensor]) -> None:
             raise Unreachable(f"it reads a quantised tensor ({tensor.dtype})")
         if type(tensor) not in (FakeTensor, Tensor, nn.Parameter):
             raise Unreachable(f"it reads a {type(tensor).__name__}, a kind of tensor of its own")
-
-
-def _code_of(module: fx.GraphModule) -> Callable[..., Any]:
-    """The code that ``module`` has now. (Dynamo's graph modules write theirs when they are first called.)"""
-    module.recompile()
-    made = getattr(module, "real_recompile", None)
-    if made is not None:
-        made()
-    return types.MethodType(type(module).forward, module)
 
 
 def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:

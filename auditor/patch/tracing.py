@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._C._dynamo.eval_frame import reset_code
 from torch._dynamo import config
 
 from auditor.collect.listener import STANDS_FOR
@@ -74,6 +75,27 @@ def _weakly(backend: Callable[..., Any]) -> Callable[..., Any]:
         return module.forward if held is None else held(module, inputs)
 
     return through
+
+
+def traced_code() -> types.CodeType | None:
+    """The function whose graph is being made, as a backend is called; None where this PyTorch does not say."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        code = InstructionTranslator.current_tx().output.root_tx.f_code
+    except AttributeError:
+        return None
+    return code if isinstance(code, types.CodeType) else None
+
+
+def forget(codes: Iterable[types.CodeType]) -> None:
+    """Let Dynamo drop its graphs of these functions.
+
+    After a graph break what it traces are functions of the model's classes. Graphs of patches that are gone would take
+    the places of those to come, which are eight.
+    """
+    for code in codes:
+        reset_code(code)
 
 
 @contextmanager

@@ -250,6 +250,18 @@ def test_a_forward_that_looks_at_numbers_runs_right_and_its_graph_break_is_told(
             assert again.graph_breaks, "a reason that was seen before is one all the same"
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
+def test_what_is_undone_leaves_its_place_after_a_graph_break_too() -> None:
+    x = x_of().abs()
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for _ in range(4):
+            model = Deciding()
+            with patched(model) as patch:
+                model(x)
+                assert applied(patch) == [("first", "rms_norm"), ("second", "rms_norm")]
+                assert patch.unpatched_calls == 0
+
+
 class Counting(RMSNorm):
     """Computes with a number that is another in each call."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -188,8 +187,7 @@ def test_a_hooked_module_is_not_bound() -> None:
 @pytest.fixture
 def group() -> Iterator[None]:
     """A process group of one."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29587")
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 
