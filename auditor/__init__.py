@@ -11,6 +11,10 @@
     audit = auditor.load("trace.json.gz", execution_trace="trace.et.json.gz")
     audit.findings, audit.to_pandas()
 
+    with auditor.patch(model, "fusion-plan.yaml"):  # the replacements of a plan, undone afterwards
+        model(x)
+    print(auditor.measure(model, x, "fusion-plan.yaml"))
+
 Every name is imported on first use, so that ``import auditor`` and ``fusion-audit --help`` cost no torch.
 """
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from auditor.collect.mark import step as step
     from auditor.errors import AuditError as AuditError
     from auditor.errors import ScriptFailed as ScriptFailed
+    from auditor.patching.api import measure as measure
+    from auditor.patching.api import patch as patch
     from auditor.session import record as record
 
 __version__ = "0.1.0"
@@ -34,12 +40,14 @@ _HOME = {
     "AuditError": "auditor.errors",
     "ScriptFailed": "auditor.errors",
     "load": "auditor.api",
+    "measure": "auditor.patching.api",
+    "patch": "auditor.patching.api",
     "record": "auditor.session",
     "step": "auditor.collect.mark",
 }
 """Public name → module that defines it."""
 
-__all__ = ["Audit", "AuditError", "ScriptFailed", "__version__", "load", "record", "step"]
+__all__ = ["Audit", "AuditError", "ScriptFailed", "__version__", "load", "measure", "patch", "record", "step"]
 
 
 def __getattr__(name: str) -> Any:

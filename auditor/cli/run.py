@@ -49,7 +49,7 @@ class RunCommand(Command):
         rules = rules_of(config)  # a mistake in a rule is told before the script runs for an hour
         device = options.described_device(args)
         if args.patch:
-            from auditor.patch.plan import load_plan
+            from auditor.patching.plan import load_plan
 
             load_plan(args.patch)  # a mistake in it is told before the script runs, too
 

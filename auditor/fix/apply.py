@@ -22,9 +22,9 @@ from torch.nn.modules import module as nn_module
 
 from auditor.engine.rules import Rule, load_rules
 from auditor.errors import AuditError
-from auditor.patch.choose import ByPlan
-from auditor.patch.live import Patched
-from auditor.patch.plan import Plan, PlanSite, load_plan
+from auditor.patching.choose import ByPlan
+from auditor.patching.live import Patched
+from auditor.patching.plan import Plan, PlanSite, load_plan
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _SHOWN = 3

@@ -16,9 +16,9 @@ from auditor.collect.roots import RootNames
 from auditor.collect.signature import CallSignature, tensor_facts
 from auditor.collect.steps import Step as StepOfRoots
 from auditor.collect.steps import StepTracker
-from auditor.patch.errors import floating_leaves
-from auditor.patch.precision import copies
-from auditor.patch.verify import Step
+from auditor.patching.errors import floating_leaves
+from auditor.patching.precision import copies
+from auditor.patching.verify import Step
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from auditor.fix.inputs import CapturedCall, CapturedStep, InputCapture
 from auditor.fix.options import Options
 from auditor.fix.repair import Repair
 from auditor.fix_document import FixDocument
-from auditor.patch.plan import Plan
+from auditor.patching.plan import Plan
 
 RESULT = "fix.json"
 PLAN = "plan.yaml"

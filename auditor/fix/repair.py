@@ -13,16 +13,16 @@ from auditor.engine.rules import Rule
 from auditor.fix.inputs import CapturedCall
 from auditor.fix.options import Options
 from auditor.fix_document import FixDocument, FixedSite, FixMemory, FixTiming, RatioInfo
-from auditor.measure import Ratio
-from auditor.patch.choose import ByMeasuring, Choice, as_plan
-from auditor.patch.culprit import culprits
-from auditor.patch.errors import named_leaves
-from auditor.patch.live import Patched
-from auditor.patch.plan import Plan, PlanSite
-from auditor.patch.rewrite import PatchSite
-from auditor.patch.stepping import run_step
-from auditor.patch.threeway import ThreeWay, measure_step
-from auditor.patch.verify import Step, Verification, kept_state, verify
+from auditor.measuring import Ratio
+from auditor.patching.choose import ByMeasuring, Choice, as_plan
+from auditor.patching.culprit import culprits
+from auditor.patching.errors import named_leaves
+from auditor.patching.live import Patched
+from auditor.patching.plan import Plan, PlanSite
+from auditor.patching.rewrite import PatchSite
+from auditor.patching.stepping import run_step
+from auditor.patching.threeway import ThreeWay, measure_step
+from auditor.patching.verify import Step, Verification, kept_state, verify
 
 MANY_GRAPHS = 8
 """Graphs of one model from which on its user should know: Dynamo's own limit for one function."""

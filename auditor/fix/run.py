@@ -27,7 +27,7 @@ from auditor.fix.judge import judged
 from auditor.fix.recommend import recommendations
 from auditor.fix_document import FixDocument
 from auditor.graph.tables import from_tables, to_tables
-from auditor.patch.plan import Plan, load_plan
+from auditor.patching.plan import Plan, load_plan
 from auditor.store import Store, StoredRun
 
 WATCHER = "auditor.fix.pipeline:attach"

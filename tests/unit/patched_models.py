@@ -1,4 +1,4 @@
-"""Small models written by hand, and ways to patch them, for the tests of :mod:`auditor.patch`."""
+"""Small models written by hand, and ways to patch them, for the tests of :mod:`auditor.patching`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from auditor.engine.rules import Rule, load_rules
-from auditor.patch.calls import Proposal
-from auditor.patch.live import Patched
-from auditor.patch.rewrite import PatchSite
+from auditor.patching.calls import Proposal
+from auditor.patching.live import Patched
+from auditor.patching.rewrite import PatchSite
 from fused_replacements import Provider
 
 WIDTH = 16
@@ -112,7 +112,7 @@ def reasons(patch: Patched) -> dict[str, str]:
 
 def provide(monkeypatch: Any, name: str, function: Callable[..., Any]) -> None:
     """Let a package called ``planted`` be the only one that computes the replacement ``name``."""
-    from auditor.patch import proposals
+    from auditor.patching import proposals
 
     usual, planted = proposals._providers, Provider("planted", function, lambda *_args, **_kwargs: None)
     monkeypatch.setattr(proposals, "_providers", lambda wanted: (planted,) if wanted == name else usual(wanted))

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from auditor.engine.rules import Rule, load_rules
-from auditor.patch.calls import Proposal
-from auditor.patch.rewrite import PatchSite, Rewriter
+from auditor.patching.calls import Proposal
+from auditor.patching.rewrite import PatchSite, Rewriter
 
 Function = Callable[..., Any]
 

@@ -12,9 +12,9 @@ from torch.nn.modules import module as nn_module
 
 from auditor.engine.rules import Rule, load_rules
 from auditor.fix.apply import PlanApplied
-from auditor.patch.choose import ByMeasuring, Choice, as_plan
-from auditor.patch.live import ATTRIBUTE, Patched
-from auditor.patch.plan import Plan
+from auditor.patching.choose import ByMeasuring, Choice, as_plan
+from auditor.patching.live import ATTRIBUTE, Patched
+from auditor.patching.plan import Plan
 from fused_replacements import cpu_path
 
 
@@ -108,7 +108,7 @@ def test_a_model_within_another_is_not_the_plans(plan: Plan, rules: list[Rule]) 
 
 
 def test_applied_and_never_called_is_an_error(plan: Plan, rules: list[Rule], monkeypatch: pytest.MonkeyPatch) -> None:
-    from auditor.patch.rewrite import PatchSite
+    from auditor.patching.rewrite import PatchSite
 
     model, applied = Model(), PlanApplied(plan, rules)
     applied.start()

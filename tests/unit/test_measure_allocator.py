@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from auditor.measure import allocator
-from auditor.measure.allocator import CHOSEN, DEFAULTS, KEEP, kept_memory
+from auditor.measuring import allocator
+from auditor.measuring.allocator import CHOSEN, DEFAULTS, KEEP, kept_memory
 
 SCRIPT = """
 import ctypes, resource
-from auditor.measure import kept_memory
+from auditor.measuring import kept_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 

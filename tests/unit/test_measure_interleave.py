@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from auditor.measure import DeviceClock, Timings, VersionFailedError, clock_of, interleave, wall_clock
+from auditor.measuring import DeviceClock, Timings, VersionFailedError, clock_of, interleave, wall_clock
 
 Version = Callable[[], Any]
 
@@ -218,7 +218,7 @@ def test_a_device_flushes_its_cache_before_every_call_and_waits_once(monkeypatch
 
     monkeypatch.setattr(Event, "ran", [])
     monkeypatch.setattr(torch, "cpu", Runtime)
-    monkeypatch.setattr("auditor.measure.clocks.FLUSH_BYTES", 64)
+    monkeypatch.setattr("auditor.measuring.clocks.FLUSH_BYTES", 64)
     clock = DeviceClock(torch.device("cpu"))
     assert clock._flush.nbytes == 2 * 2**10
     clock._flush = Flush()  # type: ignore[assignment]

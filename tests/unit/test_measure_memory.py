@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from auditor.measure import peak_bytes
+from auditor.measuring import peak_bytes
 
 X = torch.randn(1000, 64)
 SIZE = X.nbytes
@@ -130,5 +130,5 @@ def test_a_device_that_keeps_no_record_is_refused() -> None:
 def test_measuring_is_imported_without_torch() -> None:
     import subprocess
 
-    code = "import sys, auditor.measure; sys.exit('torch' in sys.modules)"
+    code = "import sys, auditor.measuring; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auditor.measure import Ratio
-from auditor.measure.ratio import rank_below, without_drift
+from auditor.measuring import Ratio
+from auditor.measuring.ratio import rank_below, without_drift
 
 TRUE = 1.3
 SERIES = 400

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from patched_models import WIDTH, First, RMSNorm, Small, patched, rules, step, x_of
 from torch import Tensor, nn
 
-from auditor.patch.bind import BoundModule
+from auditor.patching.bind import BoundModule
 from fused_replacements import cpu_path
 
 

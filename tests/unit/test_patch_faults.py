@@ -11,13 +11,13 @@ from patched_models import Block, RMSNorm, Small, applied, patched, provide, rea
 from torch import Tensor, nn
 
 from auditor.errors import AuditError
-from auditor.patch.api import measure
-from auditor.patch.calls import SiteCall
-from auditor.patch.choose import ByMeasuring, Choice, as_plan
-from auditor.patch.culprit import culprits
-from auditor.patch.live import Patched
-from auditor.patch.plan import Plan
-from auditor.patch.verify import Step, Verification, verify
+from auditor.patching.api import measure
+from auditor.patching.calls import SiteCall
+from auditor.patching.choose import ByMeasuring, Choice, as_plan
+from auditor.patching.culprit import culprits
+from auditor.patching.live import Patched
+from auditor.patching.plan import Plan
+from auditor.patching.verify import Step, Verification, verify
 from fused_replacements import cpu_path, find
 
 
@@ -220,7 +220,7 @@ def test_a_bound_module_whose_replacement_raises_runs_its_own_ops(monkeypatch: p
 
 
 def test_a_site_that_is_applied_and_skipped_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from auditor.patch import api, rewrite
+    from auditor.patching import api, rewrite
 
     def forgotten(_graph: Any, _captured: Any, _region: Any, proposal: Any, *_: Any) -> SiteCall:
         return SiteCall("site", proposal.function)

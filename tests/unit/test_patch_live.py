@@ -74,7 +74,7 @@ def test_a_model_is_undone_at_the_end_of_a_block_whatever_ends_it() -> None:
 
 
 def test_a_ctrl_c_while_it_is_patched_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from auditor.patch.bind import BoundModule
+    from auditor.patching.bind import BoundModule
 
     model = nn.ModuleDict({"first": RMSNorm(), "second": RMSNorm()})
     before, enable = everything_of(model), BoundModule.enable

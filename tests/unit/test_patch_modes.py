@@ -288,7 +288,7 @@ def test_a_storm_of_compiles_is_told_and_ends_unpatched() -> None:
 
 
 def test_a_graph_that_cannot_be_read_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from auditor.patch import rewrite
+    from auditor.patching import rewrite
 
     def failing(*_args: Any) -> Any:
         raise ValueError("an op without a fake implementation")

@@ -13,10 +13,10 @@ from patched_models import Block, RMSNorm, Small, applied, patched, rules, x_of
 from torch import nn
 
 from auditor.errors import AuditError
-from auditor.patch.api import patch as patch_by
-from auditor.patch.choose import as_plan
-from auditor.patch.live import Patched
-from auditor.patch.plan import HEADER, Evidence, Gain, Plan, PlanSite, load_plan
+from auditor.patching.api import patch as patch_by
+from auditor.patching.choose import as_plan
+from auditor.patching.live import Patched
+from auditor.patching.plan import HEADER, Evidence, Gain, Plan, PlanSite, load_plan
 from fused_replacements import cpu_path
 
 

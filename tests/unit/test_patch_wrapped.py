@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 from torch.utils import _pytree
 
 from auditor.errors import AuditError
-from auditor.patch.live import Patched
+from auditor.patching.live import Patched
 from fused_replacements import cpu_path
 
 

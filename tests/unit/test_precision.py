@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from auditor.patch.precision import HigherPrecision, copied_tensor, copies, home_of, in_higher_precision, wide_state
+from auditor.patching.precision import HigherPrecision, copied_tensor, copies, home_of, in_higher_precision, wide_state
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

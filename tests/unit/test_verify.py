@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from auditor.patch.errors import compare, named_leaves
-from auditor.patch.verify import Step, Verification, verify
+from auditor.patching.errors import compare, named_leaves
+from auditor.patching.verify import Step, Verification, verify
 
 
 class Patch:

@@ -1,0 +1,245 @@
+"""The Dynamo backend that exchanges sites in a graph above autograd.
+
+Dynamo traces a model into graphs of PyTorch calls; each is handed to a :class:`Rewriter`, which runs the audit's own
+rules over it, lets a chooser say what becomes of each site, and gives back the graph with calls of replacements in it.
+What it gives back runs eagerly: autograd records the replacements as it would record what they replace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensor
+
+from auditor.collect.capture import Captured, capture
+from auditor.engine.claims import claim
+from auditor.engine.propose import Candidate
+from auditor.engine.rules import Rule
+from auditor.graph.canonical import Canonical
+from auditor.patching.calls import Proposal, SiteCall
+from auditor.patching.exchange import code_of, drop_idle_casts, exchange
+from auditor.patching.hooks import Hooks
+from auditor.patching.places import place
+from auditor.patching.proposals import proposals
+from auditor.patching.recompute import take_checkpoints
+from auditor.patching.region import FxRegion, Unreachable, as_module, fx_regions
+from auditor.patching.site import SiteView
+from auditor.patching.tracing import traced_code
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """Which site it is, in every process: rule, module, what the region computes, and which of several alike."""
+
+    rule: str
+    module: str
+    fingerprint: str
+    ordinal: int
+
+
+@dataclass(eq=False)
+class PatchSite:
+    """One site of one traced graph, and what became of it."""
+
+    key: SiteKey
+    module_class: str
+    kernels: int
+    function: fx.GraphModule | None = None
+    """The region as a function of its tensor inputs; None where there is none."""
+    inputs: tuple[Tensor, ...] = ()
+    """Fake tensors: shapes, strides and dtypes of the inputs of ``function``."""
+    proposals: list[Proposal] = field(default_factory=list)
+    chosen: Proposal | None = None
+    reason: str = ""
+    """Why it is not applied."""
+    call: SiteCall | None = None
+
+    @property
+    def calls(self) -> int:
+        """How often the replacement computed it."""
+        return 0 if self.call is None else self.call.calls
+
+    @property
+    def failure(self) -> str:
+        """What the replacement raised when it ran; the separate ops ran then."""
+        return "" if self.call is None else self.call.failure
+
+
+class Chooser(Protocol):
+    """Says which proposal a site gets."""
+
+    def choose(self, site: PatchSite, placeholders: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
+        """The proposal to use, or None and the reason.
+
+        ``placeholders`` are the nodes that proposals name, in the order of ``site.inputs``.
+        """
+
+
+@dataclass(eq=False)
+class Frame:
+    """One graph that Dynamo handed over."""
+
+    sites: list[PatchSite]
+    refused: list[tuple[str, str, str]]
+    """Rule, reason, place: what the rules themselves turned away."""
+    grad: bool
+    failure: str = ""
+    """Why nothing in it could be looked at."""
+    runs: int = 0
+    """Calls of the graph."""
+
+
+class Rewriter:
+    """A backend for ``torch.compile``. ``frames`` tells what it saw, in order.
+
+    ``path`` is where the compiled module stands in the model; module names in what it sees begin with it. Hooks of
+    ``model`` keep sites apart.
+    """
+
+    def __init__(
+        self, rules: Sequence[Rule], chooser: Chooser, path: str = "", model: nn.Module | None = None
+    ) -> None:  # fmt: skip
+        self.rules, self.chooser, self.path, self.model = list(rules), chooser, path, model
+        self.frames: list[Frame] = []
+        self.codes: set[types.CodeType] = set()
+        """The functions whose graphs these are."""
+
+    @property
+    def sites(self) -> list[PatchSite]:
+        return [site for frame in self.frames for site in frame.sites]
+
+    def __call__(self, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        frame = Frame([], [], torch.is_grad_enabled())
+        self.frames.append(frame)
+        self.codes |= {code for code in (traced_code(),) if code is not None}
+        call = self._rewritten(module, frame)
+
+        def run(*inputs: Any) -> Any:
+            frame.runs += 1
+            return call(*inputs)
+
+        return run
+
+    def _rewritten(self, module: fx.GraphModule, frame: Frame) -> Callable[..., Any]:
+        """The graph with sites exchanged; as it is where that fails. Graphs within it are looked at by themselves."""
+        for body in take_checkpoints(module):
+            self._rewrite_inner(body, frame)
+        before = len(frame.sites)
+        untouched = code_of(module)
+        try:
+            self._rewrite(module, frame)
+        except Exception as error:  # of ours, or an op's without fake implementation: the model must run all the same
+            frame.failure = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            for site in frame.sites[before:]:
+                site.chosen, site.call, site.reason = None, None, f"its graph was left alone: {frame.failure}"
+            return untouched
+        module.graph.lint()
+        module.recompile()
+        return module.forward
+
+    def _rewrite_inner(self, body: fx.GraphModule, frame: Frame) -> None:
+        """A graph that is checkpointed. ``checkpoint`` is given its forward."""
+        inner = Frame([], [], frame.grad)
+        call = self._rewritten(body, inner)
+        body.__dict__["forward"] = call
+        frame.sites += inner.sites
+        frame.refused += inner.refused
+        frame.failure = frame.failure or inner.failure
+
+    def _rewrite(self, module: fx.GraphModule, frame: Frame) -> None:
+        fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
+        mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
+        if mode is None:
+            return
+        if self.model is not None:
+            place(module.graph, self.model)
+        captured = capture(module, fakes, mode)
+        drop_idle_casts(module.graph, captured)
+        canonical = Canonical(captured.graph)
+        claims = claim(canonical, self.rules)
+        frame.refused += [(rule.id, refusal.reason, refusal.at.module) for rule, refusal in claims.refused]
+        seen: Counter[tuple[str, str, str]] = Counter()
+        hooks = Hooks(self.model)
+        work = [found for site in claims.sites for found in self._look(captured, canonical, site, seen, hooks)]
+        frame.sites += [site for site, _ in work]
+        for site, region in work:
+            if region is not None:
+                self._apply(module, captured, site, region)
+
+    def _look(
+        self, captured: Captured, canonical: Canonical, candidate: Candidate, seen: Counter[tuple[str, str, str]],
+        hooks: Hooks,
+    ) -> list[tuple[PatchSite, FxRegion | None]]:  # fmt: skip
+        """The sites of the FX graph that a site of the op graph is, each with the region to exchange."""
+        first = candidate.region.ops[0]
+        refused = PatchSite(
+            SiteKey(candidate.rule.id, self._module(first.module), "", 0), first.module_class, candidate.region.kernels
+        )
+        try:
+            hooks.check(op.module for op in candidate.region.ops)
+            regions = fx_regions(captured, candidate)
+            return [(self._site(captured, canonical, region, seen), region) for region in regions]
+        except Unreachable as refusal:
+            refused.reason = str(refusal)
+            return [(refused, None)]
+
+    def _site(
+        self, captured: Captured, canonical: Canonical, region: FxRegion, seen: Counter[tuple[str, str, str]]
+    ) -> PatchSite:
+        first = captured.ops_of(region.members[0])[0]
+        function = as_module(region, captured)
+        inputs = tuple(captured.results[node] for node in tensor_inputs(region, captured))
+        _check_plain(inputs)
+        name = (region.site.rule.id, self._module(first.module), fingerprint(function, inputs))
+        key = SiteKey(*name, seen[name])
+        seen[name] += 1
+        site = PatchSite(key, first.module_class, region.kernels, function, inputs)
+        site.proposals, site.reason = proposals(SiteView(captured, canonical, region), function)
+        return site
+
+    def _module(self, path: str) -> str:
+        return ".".join(part for part in (self.path, path) if part)
+
+    def _apply(self, module: fx.GraphModule, captured: Captured, site: PatchSite, region: FxRegion) -> None:
+        nodes = tensor_inputs(region, captured)
+        chosen, site.reason = self.chooser.choose(site, nodes) if site.proposals else (None, site.reason)
+        if chosen is None or site.function is None:
+            return
+        try:
+            site.call = exchange(module.graph, captured, region, chosen, nodes, site.function)
+            site.chosen = chosen
+        except Unreachable as refusal:
+            site.reason = str(refusal)
+
+
+def _check_plain(inputs: Iterable[Tensor]) -> None:
+    """Raises Unreachable for a tensor with ways of its own: what a kernel would read are not its numbers."""
+    for tensor in inputs:
+        if tensor.is_quantized:
+            raise Unreachable(f"it reads a quantised tensor ({tensor.dtype})")
+        if type(tensor) not in (FakeTensor, Tensor, nn.Parameter):
+            raise Unreachable(f"it reads a {type(tensor).__name__}, a kind of tensor of its own")
+
+
+def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:
+    """The inputs of a region that are tensors, in the order of its function's placeholders."""
+    return tuple(node for node in region.inputs if isinstance(captured.results[node], Tensor))
+
+
+def fingerprint(function: fx.GraphModule, inputs: Iterable[Tensor]) -> str:
+    """Equal for regions that compute the same from tensors of the same dtypes and ranks."""
+    names: dict[str, str] = {}
+    lines = [f"{tensor.dtype} {tensor.dim()}" for tensor in inputs]
+    for node in function.graph.nodes:
+        names[node.name] = f"v{len(names)}"
+        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: names[n.name])
+        target = "" if node.op in ("placeholder", "output") else str(getattr(node.target, "__name__", node.target))
+        lines.append(f"{node.op} {target} {arguments}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

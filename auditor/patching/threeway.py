@@ -1,0 +1,73 @@
+"""One step of a model as it is, patched, and under ``torch.compile``: time and memory, taken in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from auditor.measuring import Timings, VersionFailedError, interleave, kept_memory, peak_bytes
+from auditor.patching.live import Patched
+from auditor.patching.stepping import run_step
+from auditor.patching.verify import Step, kept_state
+
+
+@dataclass(frozen=True)
+class ThreeWay:
+    """What was measured. ``peak_bytes`` by version: extra memory of one step."""
+
+    timings: Timings
+    peak_bytes: dict[str, int]
+    notes: list[str] = field(default_factory=list)
+
+
+def measure_step(
+    model: nn.Module, patched: Patched, step: Step, *, compile: bool = True, cap_s: float = 20.0, tight: float = 0.01
+) -> ThreeWay:
+    """Time ``step`` (with its backward where it has one) on the three versions. The model is left as it was.
+
+    ``torch.compile`` runs with its defaults. Where it fails that is noted, and the two others are compared.
+    """
+    versions = {"eager": _unpatched(model, patched, step), "patched": _patched(model, patched, step)}
+    notes: list[str] = []
+    with kept_state(model), kept_memory():
+        if compile:
+            version = _unpatched(torch.compile(model), patched, step)
+            try:
+                version()
+                versions["compile"] = version
+            except Exception as error:  # the compiler raises many kinds
+                notes.append(f"torch.compile of the model fails: {type(error).__name__}: {str(error)[:200]}")
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        try:
+            timings = interleave(versions, baseline="eager", cap_s=cap_s, tight=tight, device=device)
+        except VersionFailedError as failure:
+            raise failure.__cause__ or failure from None
+        peaks = {name: peak_bytes(call, device) for name, call in versions.items()}
+    return ThreeWay(timings, peaks, notes)
+
+
+def _unpatched(model: Callable[..., object], patched: Patched, step: Step) -> Callable[[], object]:
+    def run() -> object:
+        with patched.disabled():
+            return _stepped(model, step)
+
+    return run
+
+
+def _patched(model: nn.Module, patched: Patched, step: Step) -> Callable[[], object]:
+    def run() -> object:
+        with patched.enabled():
+            return _stepped(model, step)
+
+    return run
+
+
+def _stepped(model: Callable[..., object], step: Step) -> object:
+    """One step; gradients start anew, so that none is added to those of the step before."""
+    if step.has_backward and isinstance(model, nn.Module):
+        for parameter in model.parameters():
+            parameter.grad = None
+    return run_step(model, step, copied=False)
