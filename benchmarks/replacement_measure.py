@@ -3,7 +3,7 @@
 Times of all implementations are taken in every round, in a new order each time: on a shared machine absolute times
 drift by integer factors, ratios within a round do not. What compiles has compiled before the first round.
 
-Peak memory is what :mod:`auditor.measure.memory` sees: PyTorch's own allocations in one call, inputs left out.
+Peak memory is what :mod:`auditor.measuring.memory` sees: PyTorch's own allocations in one call, inputs left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from replacement_calls import Call, Pass, Run, compiled
 from savings_measure import clock
 
-from auditor.measure import Ratio, interleave, peak_bytes
+from auditor.measuring import Ratio, interleave, peak_bytes
 from fused_replacements import Unfused, _paths
 
 LARGE_CALL_BYTES: Final = 2**29
