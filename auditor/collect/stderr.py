@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 _OURS = re.compile(
-    rb"^(USDT:|(INFO|STAGE|WARNING):\d{4}-|\[[IW]\d{4} .*(execution_trace_observer|profiler_kineto|ActivityProfiler))"
+    rb"^(USDT:|(INFO|STAGE|WARNING):\d{4}-"
+    rb"|\[[IW]\d{4} .*(execution_trace_observer|profiler_kineto|ActivityProfiler|CPUAllocator))"
 )
 
 

@@ -22,7 +22,6 @@ from torch.nn.modules import module as nn_module
 
 from auditor.engine.rules import Rule, load_rules
 from auditor.errors import AuditError
-from auditor.patching.choose import ByPlan
 from auditor.patching.live import Patched
 from auditor.patching.plan import Plan, PlanSite, load_plan
 
@@ -77,7 +76,7 @@ class PlanApplied:
 
     def _patch(self, model: nn.Module) -> None:
         try:
-            self.patched.append(Patched(model, self.rules, ByPlan(self.plan)))
+            self.patched.append(Patched.by_plan(model, self.rules, self.plan))
         except AuditError as error:  # compiled by the script itself, or sharded
             self._problems.append(f"The plan was not applied: {error}")
         except Exception as error:  # never the script's problem
@@ -124,8 +123,8 @@ class PlanApplied:
     def _troubles(self) -> list[str]:
         notes = list(self._problems)
         for patched in self.patched:
-            failures = {frame.failure for frame in patched.rewriter.frames if frame.failure}
-            notes += [f"A graph of the model was not patched: {failure}." for failure in sorted(failures)]
+            known = ("is not applied", "never called")  # told above, for all models together
+            notes += [sentence for sentence in patched.problems if not any(words in sentence for words in known)]
         living = {id(inner_of(m)) for m in _outermost(self.plan.model)}
         later = len(living - {id(m) for m in self._met})
         if later:

@@ -24,8 +24,6 @@ from auditor.patching.stepping import run_step
 from auditor.patching.threeway import ThreeWay, measure_step
 from auditor.patching.verify import Step, Verification, kept_state, verify
 
-MANY_GRAPHS = 8
-"""Graphs of one model from which on its user should know: Dynamo's own limit for one function."""
 Key = tuple[str, str, str, int]
 
 
@@ -75,7 +73,7 @@ class Repair:
             self._note_times(times)
         calls = self._calls(patched)
         if not self.options.dry:
-            self._judge(plan, calls, times.timings.ratio("patched"))
+            self._judge(plan, patched, calls, times.timings.ratio("patched"))
         self._describe(patched, plan, calls)
         return plan
 
@@ -92,9 +90,6 @@ class Repair:
         chooser = ByMeasuring(choice, timed=not self.options.dry)
         patched = self._patched(Patched(self.model, self.rules, chooser))
         run_step(self.model, self.step)
-        for frame in patched.rewriter.frames:
-            if frame.failure:
-                self.document.notes.append(f"A graph could not be looked at: {frame.failure}")
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         plan = Plan(
             run=self.options.run, model=type(self.model).__name__, torch=str(torch.__version__), device=device.type
@@ -151,10 +146,13 @@ class Repair:
             found[_key(site)] = found.get(_key(site), 0) + site.calls - calls
         return found
 
-    def _judge(self, plan: Plan, calls: dict[Key, int], gain: Ratio) -> None:
-        """Sites that were applied have to have been called, and the step as a whole has to win."""
+    def _judge(self, plan: Plan, patched: Patched, calls: dict[Key, int], gain: Ratio) -> None:
+        """Sites that were applied have to have been called, without a failure, and the step as a whole has to win."""
+        failures = {_key(site): site.failure for site in patched.sites if site.failure}
         for site in plan.kept:
-            if not calls.get(site.key):
+            if site.key in failures:
+                site.state, site.reason = "failed", failures[site.key]
+            elif not calls.get(site.key):
                 site.state, site.reason = "failed", "it was applied and never called"
         if not self.document.verified and plan.kept:
             for site in plan.kept:
@@ -185,11 +183,7 @@ class Repair:
         self.document.sites = [_fixed_site(site, calls, kernels) for site in plan.sites]
         self.document.compiles = patched.compiles
         self.document.graph_breaks = list(patched.graph_breaks)
-        if patched.compiles > MANY_GRAPHS:
-            self.document.notes.append(
-                f"The model was traced {patched.compiles} times: something in it changes from call to call, and each "
-                "change compiles anew."
-            )
+        self.document.notes += patched.problems
 
 
 def _equal(before: Any, after: Any) -> bool:
