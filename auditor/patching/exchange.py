@@ -13,7 +13,7 @@ from torch import fx
 from auditor.collect.capture import Captured
 from auditor.patching.calls import Nested, Proposal, SiteCall, nodes_of
 from auditor.patching.order import insertion_point
-from auditor.patching.region import FxRegion
+from auditor.patching.region import FxRegion, Unreachable
 
 _numbers = itertools.count(1)
 
@@ -43,6 +43,8 @@ def exchange(
     current = captured.current
     given = tuple(map(current, inputs))
     reads = {*given, *(current(node) for node in nodes_of((proposal.args, proposal.kwargs)))}
+    if any(node._erased for node in reads):
+        raise Unreachable("another site has taken what it reads")
     before = insertion_point(graph, captured, region, reads)
     name = f"site_{next(_numbers)}_{proposal.replacement}"
     call = SiteCall(name, proposal.function, separate, proposal.results if proposal.several else None)

@@ -46,8 +46,10 @@ class Probe:
 
     def __init__(self, site: PatchSite, nodes: Sequence[fx.Node], *, timed: bool = True) -> None:
         assert site.function is not None
-        self._site, self._nodes, self._timed = site, nodes, timed
-        self._function = site.function
+        self._site, self._timed, self._lead = site, timed, site.lead
+        self._nodes = tuple(nodes) if self._lead is None else self._lead.sources
+        self._fakes = site.inputs if self._lead is None else self._lead.fakes
+        self._reads, self._region = tuple(nodes), site.function
         self._grad = torch.is_grad_enabled()
         self._gradient_written = False
 
@@ -62,9 +64,10 @@ class Probe:
                 t.requires_grad,
                 str(t.device),
             )
-            for t in self._site.inputs
+            for t in self._fakes
         )
-        return (self._site.key.fingerprint, described, self._grad)
+        way = "" if self._lead is None else self._lead.function.code
+        return (self._site.key.fingerprint, way, described, self._grad)
 
     def judge(self, proposal: Proposal) -> Verdict:
         """Whether ``proposal`` is right here, and how much faster."""
@@ -113,26 +116,37 @@ class Probe:
         )  # fmt: skip
 
     def _by(self, proposal: Proposal) -> Callable[..., Any]:
-        place = {node: i for i, node in enumerate(self._nodes)}
-
         def run(*inputs: Tensor) -> Any:
-            outputs = proposal.run(lambda node: inputs[place[node]])
+            outputs = proposal.run(self._values(inputs).__getitem__)
             return outputs[0] if len(outputs) == 1 else outputs
 
         return run
 
+    def _function(self, *inputs: Tensor) -> Any:
+        """The separate ops."""
+        values = self._values(inputs)
+        return self._region(*[values[node] for node in self._reads])
+
+    def _values(self, inputs: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
+        """By node what was made up, and what follows from that."""
+        values = dict(zip(self._nodes, inputs, strict=True))
+        if self._lead is not None:
+            derived = _leaves(self._lead.function(*[values[node] for node in self._lead.takes]))
+            values.update(zip(self._lead.derived, derived, strict=True))
+        return values
+
     @cached_property
     def _device(self) -> torch.device:
-        return next((t.device for t in self._site.inputs), torch.device("cpu"))
+        return next((t.device for t in self._fakes), torch.device("cpu"))
 
     @cached_property
     def _inputs(self) -> tuple[Tensor, ...]:
         """Ordinary numbers; positive ones where those give nothing finite (a root, a logarithm)."""
-        inputs = _random(self._site.inputs, signed=True)
+        inputs = _random(self._fakes, signed=True)
         with torch.no_grad():
             outputs = _leaves(self._function(*inputs))
         if all(o.is_floating_point() and not o.isfinite().any() for o in outputs if o.numel()):
-            return _random(self._site.inputs, signed=False)
+            return _random(self._fakes, signed=False)
         return inputs
 
     @cached_property

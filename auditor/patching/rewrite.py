@@ -23,9 +23,10 @@ from auditor.engine.claims import claim
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
-from auditor.patching.calls import Proposal, SiteCall
+from auditor.patching.calls import Proposal, SiteCall, nodes_of
 from auditor.patching.exchange import code_of, drop_idle_casts, exchange
 from auditor.patching.hooks import Hooks
+from auditor.patching.lead import Lead, lead_to
 from auditor.patching.places import place
 from auditor.patching.proposals import proposals
 from auditor.patching.recompute import take_checkpoints
@@ -60,6 +61,8 @@ class PatchSite:
     reason: str = ""
     """Why it is not applied."""
     call: SiteCall | None = None
+    lead: Lead | None = None
+    """What leads to the inputs, where a proposal reads further up."""
 
     @property
     def calls(self) -> int:
@@ -202,6 +205,8 @@ class Rewriter:
         seen[name] += 1
         site = PatchSite(key, first.module_class, region.kernels, function, inputs)
         site.proposals, site.reason = proposals(SiteView(captured, canonical, region), function)
+        named = [node for p in site.proposals for node in nodes_of((p.args, p.kwargs))]
+        site.lead = lead_to(region, tensor_inputs(region, captured), named, captured)
         return site
 
     def _module(self, path: str) -> str:
