@@ -18,7 +18,7 @@ from auditor.collect.steps import Step as StepOfRoots
 from auditor.collect.steps import StepTracker
 from auditor.patching.errors import floating_leaves
 from auditor.patching.precision import copies
-from auditor.patching.verify import Step
+from auditor.patching.step import Step
 
 
 @dataclass(eq=False)

@@ -20,9 +20,10 @@ from auditor.patching.errors import named_leaves
 from auditor.patching.live import Patched
 from auditor.patching.plan import Plan, PlanSite
 from auditor.patching.rewrite import PatchSite
-from auditor.patching.stepping import run_step
+from auditor.patching.state import kept_state
+from auditor.patching.step import Step, run_step
 from auditor.patching.threeway import ThreeWay, measure_step
-from auditor.patching.verify import Step, Verification, kept_state, verify
+from auditor.patching.verify import Verification, verify
 
 Key = tuple[str, str, str, int]
 

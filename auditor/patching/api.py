@@ -16,9 +16,9 @@ from auditor.errors import AuditError
 from auditor.patching.choose import ByMeasuring, Choice
 from auditor.patching.live import Patched
 from auditor.patching.plan import Plan, load_plan
-from auditor.patching.stepping import run_step
+from auditor.patching.state import kept_state
+from auditor.patching.step import Step, run_step
 from auditor.patching.threeway import ThreeWay, measure_step
-from auditor.patching.verify import Step, kept_state
 
 if TYPE_CHECKING:
     from auditor.document import Document

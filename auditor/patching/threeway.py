@@ -10,8 +10,8 @@ from torch import nn
 
 from auditor.measuring import Timings, VersionFailedError, interleave, kept_memory, peak_bytes
 from auditor.patching.live import Patched
-from auditor.patching.stepping import run_step
-from auditor.patching.verify import Step, kept_state
+from auditor.patching.state import kept_state
+from auditor.patching.step import Step, run_step
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,16 @@ training the loss over a few SGD steps. The model is left as it was, to the bit.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from auditor.patching.errors import Comparison, LeafError, compare, floating_leaves, named_leaves
+from auditor.patching.perturb import variants
 from auditor.patching.precision import (
     HigherPrecision,
     called_with,
@@ -28,6 +27,8 @@ from auditor.patching.precision import (
     wide_copy,
     wide_state,
 )
+from auditor.patching.state import State, kept_state
+from auditor.patching.step import Step, cotangents_of, named_inputs, step_modes, tensors_of
 
 FAITHFUL = 0.02
 """Share of a 16-bit output that may differ from eager's bits where the same roundings are claimed. The order of a sum
@@ -45,26 +46,6 @@ class Switchable(Protocol):
 
     def disabled(self) -> AbstractContextManager[Any]:
         """Inside, the model is as it was."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """A captured call of the model, and what its backward starts from."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    grad_enabled: bool = True
-    inference_mode: bool = False
-    autocast: tuple[str, torch.dtype] | None = None
-    """Device type and dtype."""
-    training: bool = False
-    cotangents: tuple[Tensor | None, ...] | None = None
-    """For each floating leaf of the output, in order, the gradient that comes in; None where none does. Without them a
-    training step starts from its scalar outputs, or from random numbers where it has none."""
-
-    @property
-    def has_backward(self) -> bool:
-        return self.grad_enabled and not self.inference_mode and (self.training or self.cotangents is not None)
 
 
 @dataclass(frozen=True)
@@ -107,7 +88,7 @@ def verify(
     with kept_state(model) as state:
         if model.training != step.training:
             model.train(step.training)
-        for name, given in _variants(step):
+        for name, given in variants(step):
             if len(compared) > perturbations:
                 break
             runs = _Runs(model, patched, state, given, steps if not compared else 0)
@@ -164,9 +145,6 @@ def _with_luck(leaf: LeafError, comparisons: Any) -> LeafError:
     return replace(leaf, allowed=max(other.allowed for other in same))
 
 
-# ---- one version on one input
-
-
 @dataclass
 class _Version:
     """The model as it is called, live or in fp64, with the tensors that a step may change."""
@@ -196,7 +174,7 @@ class _Runs:
 
     model: nn.Module
     patch: Switchable
-    state: _State
+    state: State
     step: Step
     steps: int
     rate: float = 0.0
@@ -249,10 +227,10 @@ class _Runs:
                 found[f"requires_grad of {path}"] = leaf.requires_grad
         if self.step.has_backward:
             self._backward(output)
-            learned = [*version.unique().items(), *_tensors(inputs)]
+            learned = [*version.unique().items(), *tensors_of(inputs)]
             found |= {f"gradient of {name}": _detached(t.grad) for name, t in learned if t.requires_grad and t.is_leaf}
-        given = dict(_tensors(_named_inputs(self.step.args, self.step.kwargs)))
-        for path, leaf in _tensors(inputs):
+        given = dict(tensors_of(named_inputs(self.step.args, self.step.kwargs)))
+        for path, leaf in tensors_of(inputs):
             found[f"{path} after the step"] = _changed(leaf, version.copied(given[path]) if path in given else None)
         for name, tensor in version.unique().items():
             found[f"{name} after the step"] = _changed(tensor, version.copied(self.state.values[name]))
@@ -262,7 +240,7 @@ class _Runs:
         self.state.rng.restore()
         args, kwargs = copies((tuple(self.step.args), dict(self.step.kwargs)), version.copied)
         with step_modes(self.step, live):
-            return _named_inputs(args, kwargs), version.call(args, kwargs)
+            return named_inputs(args, kwargs), version.call(args, kwargs)
 
     def _losses(self, version: _Version, live: bool) -> Tensor:
         """[steps]: the loss before each SGD step, from the values before the step on."""
@@ -296,14 +274,6 @@ class _Runs:
         return _loss(pairs)
 
 
-def _named_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{f"args[{place}]": value for place, value in enumerate(args)}, **kwargs}
-
-
-def _tensors(value: Any) -> list[tuple[str, Tensor]]:
-    return [(path, leaf) for path, leaf in named_leaves(value) if isinstance(leaf, Tensor)]
-
-
 def _detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
 
@@ -318,18 +288,6 @@ def _bare(tensor: Tensor) -> Tensor:
     return torch.nan_to_num(tensor.detach()) if tensor.is_floating_point() else tensor.detach()
 
 
-@contextmanager
-def step_modes(step: Step, live: bool) -> Iterator[None]:
-    """The modes that the step was called in. In fp64 there is no autocast, and inference mode is no_grad."""
-    with ExitStack() as stack:
-        if step.inference_mode and live:
-            stack.enter_context(torch.inference_mode())
-        stack.enter_context(torch.set_grad_enabled(step.grad_enabled and not step.inference_mode))
-        if step.autocast is not None and live:
-            stack.enter_context(torch.autocast(step.autocast[0], dtype=step.autocast[1]))
-        yield
-
-
 def _loss(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """[]: in the dtype of a scalar output; a sum over other outputs in fp32, or in fp64 where the model is."""
     loss = torch.stack([(leaf.detach().double() * grad.double()).sum() for leaf, grad in pairs]).sum()
@@ -337,172 +295,8 @@ def _loss(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return loss.to(dtype if scalar or dtype == torch.float64 else torch.float32)
 
 
-def cotangents_of(outputs: Sequence[Tensor], step: Step) -> list[Tensor | None]:
-    """For each output the gradient that comes in, in its dtype; where the sizes are others, a random one as large."""
-    given = step.cotangents
-    if given is None:
-        scalars = any(leaf.dim() == 0 and leaf.requires_grad for leaf in outputs)
-        given = tuple(None if scalars and leaf.dim() else torch.ones((), dtype=leaf.dtype) for leaf in outputs)
-    if len(given) != len(outputs):
-        raise ValueError(f"{len(given)} cotangents for {len(outputs)} floating outputs")
-    return [
-        None if grad is None else _fitting(grad.detach(), leaf, seed)
-        for seed, (leaf, grad) in enumerate(zip(outputs, given, strict=True))
-    ]
-
-
-def _fitting(grad: Tensor, leaf: Tensor, seed: int) -> Tensor:
-    if grad.shape == leaf.shape:
-        return grad.to(leaf)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(leaf.shape, dtype=torch.float64, generator=generator)
-    rms = grad.double().square().mean().sqrt() if grad.numel() else 1.0
-    # what fp16 and bf16 both hold, so that every version starts from the same numbers
-    return (drawn * rms).bfloat16().to(leaf)
-
-
 def _rate(tensors: Sequence[Tensor]) -> float:
     """A learning rate that moves the parameters by a hundredth of their norm."""
     moved = sum(float(t.grad.double().square().sum()) for t in tensors if t.grad is not None)
     size = sum(float(t.detach().double().square().sum()) for t in tensors)
     return 0.01 * (size / moved) ** 0.5 if moved > 0 else 0.0
-
-
-# ---- the model as it was
-
-
-class _Rng:
-    """The states of every random generator that a model may draw from."""
-
-    def __init__(self) -> None:
-        self._cpu = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        self._python = random.getstate()
-        self._numpy = sys.modules["numpy"].random.get_state() if "numpy" in sys.modules else None
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-
-
-class _State:
-    """Everything of a model that a step changes: values, which tensors they are in, gradients, flags."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.rng = _Rng()
-        self._named = named_state(model)
-        self.values: dict[str, Tensor] = copies(self._named, lambda tensor: copied_tensor(tensor.detach()))
-        self._slots: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self._plain: list[tuple[Tensor, Tensor]] = []
-        self._training = [(module, module.training) for module in model.modules()]
-        for module in model.modules():
-            self._slots += [(slots, dict(slots)) for slots in (module._parameters, module._buffers)]
-            tensors = {name: value for name, value in vars(module).items() if isinstance(value, Tensor)}
-            self._slots.append((vars(module), tensors))
-            self._plain += [(tensor, copied_tensor(tensor.detach())) for tensor in tensors.values()]
-        held = [*self._named.values(), *(tensor for tensor, _ in self._plain)]
-        self._leaves = [(t, t.grad, t.requires_grad) for t in held if t.is_leaf]
-
-    def reset(self) -> None:
-        """Values as they were, and no gradients."""
-        for slots, held in self._slots:
-            slots.update(held)
-        for tensor, value in [*((t, self.values[name]) for name, t in self._named.items()), *self._plain]:
-            if all(stride or size < 2 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-                tensor.data.copy_(value)  # an expanded one can't be written, by the model neither
-        for leaf, _, _ in self._leaves:
-            leaf.grad = None
-
-    def restore(self) -> None:
-        """Everything as it was, gradients and flags included."""
-        self.reset()
-        for leaf, grad, requires_grad in self._leaves:
-            leaf.requires_grad_(requires_grad)
-            leaf.grad = grad
-        for module, training in self._training:
-            module.training = training
-        self.rng.restore()
-
-
-@contextmanager
-def kept_state(model: nn.Module) -> Iterator[_State]:
-    """The model without gradients inside, and as it was afterwards, whatever happens."""
-    state = _State(model)
-    try:
-        state.reset()
-        yield state
-    finally:
-        state.restore()
-
-
-# ---- other inputs
-
-
-def _variants(step: Step) -> Iterator[tuple[str, Step]]:
-    """The captured inputs, then perturbed ones. Eager may refuse some of them."""
-    yield "captured inputs", step
-    yield "other values", _perturbed(step, 1, {})
-    tensors = [t for _, t in _tensors(_named_inputs(step.args, step.kwargs))]
-    batch, length = _shared(tensors, 0), _shared(tensors, 1)
-    if batch and length and batch != length:
-        yield "another batch size and length", _perturbed(step, 2, {**_smaller(batch, 1), **_smaller(length, 4)})
-    if length:
-        yield "another length", _perturbed(step, 3, _smaller(length, 4), first=1)
-    if batch:
-        yield "another batch size", _perturbed(step, 4, _smaller(batch, 1), last=1)
-    for seed in range(5, 9):
-        yield f"other values ({seed - 3})", _perturbed(step, seed, {})
-
-
-def _shared(tensors: Sequence[Tensor], dim: int) -> int:
-    """The size of ``dim`` that all tensors have which have such a dim, broadcast ones apart; 0 where they differ."""
-    sizes = {t.shape[dim] for t in tensors if t.dim() > dim} - {1}
-    return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _smaller(size: int, parts: int) -> dict[int, int]:
-    """``size`` to an odd one about a part smaller: a kernel that serves only even or full sizes shows."""
-    less = size - max(1, size // parts) if parts > 1 else size - 1
-    return {size: max(1, less - (parts > 1 and less % 2 == 0))}
-
-
-def _perturbed(step: Step, seed: int, sizes: Mapping[int, int], *, first: int = 0, last: int = 99) -> Step:
-    """The step on other values, with the sizes of the dims from ``first`` to before ``last`` cut as ``sizes`` says."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def change(tensor: Tensor) -> Tensor:
-        if tensor.layout != torch.strided:
-            return copied_tensor(tensor)
-        cut = tuple(
-            slice(sizes.get(size, size) if first <= dim < last else size) for dim, size in enumerate(tensor.shape)
-        )
-        made = copied_tensor(tensor.detach()[cut])
-        made.copy_(_other_values(made, generator))
-        return made.requires_grad_(tensor.requires_grad)
-
-    args, kwargs = copies((tuple(step.args), dict(step.kwargs)), change)
-    return replace(step, args=args, kwargs=kwargs)
-
-
-def _other_values(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Floating values scaled and jittered, integers permuted; masks, positions and offsets stay.
-
-    A mask is what has infinite or huge values or only two; a position or offset what never falls along a row.
-    """
-    sample = tensor.flatten()[:4096]
-    if tensor.dtype == torch.bool or sample.unique().numel() <= 2 or tensor.is_complex():
-        return tensor
-    if tensor.is_floating_point():
-        wide = tensor.double()
-        if not bool((wide.abs() < 1e4).all()):
-            return tensor
-        noise = torch.randn(tensor.shape, dtype=torch.float64, generator=generator).to(tensor.device)
-        return 1.25 * wide + 0.1 * wide.square().mean().sqrt() * noise
-    if bool((tensor.diff(dim=-1) >= 0).all()):
-        return tensor
-    order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
-    return tensor.flatten()[order].reshape(tensor.shape)

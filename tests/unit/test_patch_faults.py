@@ -17,7 +17,8 @@ from auditor.patching.choose import ByMeasuring, Choice, as_plan
 from auditor.patching.culprit import culprits
 from auditor.patching.live import Patched
 from auditor.patching.plan import Plan
-from auditor.patching.verify import Step, Verification, verify
+from auditor.patching.step import Step
+from auditor.patching.verify import Verification, verify
 from fused_replacements import cpu_path, find
 
 

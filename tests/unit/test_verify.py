@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from auditor.patching.errors import compare, named_leaves
-from auditor.patching.verify import Step, Verification, verify
+from auditor.patching.step import Step
+from auditor.patching.verify import Verification, verify
 
 
 class Patch:
