@@ -64,11 +64,13 @@ FP32 = {
     FEW: GemmLaunch(16, 64, 32, warps=4, stages=4),
     SOME: GemmLaunch(64, 64, 32, warps=4, stages=3),
     SMALL: GemmLaunch(64, 64, 32, warps=4, stages=3),
-    LARGE: GemmLaunch(64, 128, 32, warps=8, stages=3),
+    LARGE: GemmLaunch(128, 64, 32, warps=8, stages=3),
 }
 """The same for elements of 4 bytes: a stage of operands takes as much shared memory at half the depth."""
-UNALIGNED_FP32 = (GemmLaunch(16, 64, 32, warps=8, stages=4), GemmLaunch(64, 64, 32, warps=8, stages=3))
-"""Where rows start anywhere, each element has an address of its own, 2 registers: 4 warps would spill in fp32."""
+UNALIGNED = GemmLaunch(64, 64, 32, warps=8, stages=3)
+"""More than a few rows that start anywhere: each element has an address of its own, 2 registers. 4 warps, or twice the
+tile, would spill; and there is no pipeline to feed, since no copy to shared memory takes less than 4 bytes."""
+UNALIGNED_FEW_FP32 = GemmLaunch(16, 64, 32, warps=8, stages=4)
 LAUNCHES = (FEW, SOME, SMALL, LARGE)
 
 
@@ -84,10 +86,12 @@ def gemm_launch(rows: int, columns: int, dtype: torch.dtype, aligned: bool) -> G
 
 
 def in_dtype(launch: GemmLaunch, dtype: torch.dtype, aligned: bool) -> GemmLaunch:
-    """What becomes of a choice for elements of 2 bytes where they have 4."""
+    """What becomes of a choice for aligned elements of 2 bytes where they have 4, or lie anywhere."""
+    if not aligned and launch is not FEW:
+        return UNALIGNED
     if dtype is not torch.float32:
         return launch
-    return FP32[launch] if aligned else UNALIGNED_FP32[launch is not FEW]
+    return FP32[launch] if aligned else UNALIGNED_FEW_FP32
 
 
 def is_aligned(columns: int, *pairs: tuple[int, int]) -> bool:

@@ -29,6 +29,8 @@ __all__ = ["backward", "cases", "forward", "refuses", "refuses_backward"]
 
 COLUMNS = 64
 """The widest tile of forward: beside the sum it holds that of one group, and registers are for both."""
+FEW_WIDE = GemmLaunch(16, 64, 64, warps=8, stages=4)
+"""Of few rows in groups of 128 or more: a thread of 4 warps would hold 32 bytes, and their 64 integers would spill."""
 FULL_FEW, FULL = GemmLaunch(16, 64, 16, warps=8, stages=3), GemmLaunch(32, 32, 16, warps=8, stages=3)
 """Of forward in full fp32, where no tensor cores are used: threads hold both operands of both products in registers."""
 
@@ -132,7 +134,8 @@ def _forward_tile(tile: GemmLaunch, half: int, full: bool) -> GemmLaunch:
     """Of half a group at most, whose scale is one number for each output feature. ``full``: products of full fp32."""
     if full:
         return FULL_FEW if tile.rows == FULL_FEW.rows else FULL
-    return replace(tile, columns=COLUMNS, depth=min(half, tile.depth))
+    tile = replace(tile, columns=COLUMNS, depth=min(half, tile.depth))
+    return FEW_WIDE if (tile.rows, tile.depth) == (FEW_WIDE.rows, FEW_WIDE.depth) else tile
 
 
 def _backward_tile(tile: GemmLaunch, half: int, full: bool) -> GemmLaunch:
