@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fused_replacements import _layout
-from fused_replacements.kernels._gemm import GemmLaunch, gemm_launch, is_aligned, strides, tile_place
+from fused_replacements.kernels._gemm import FP32, LARGE, GemmLaunch, gemm_launch, is_aligned, strides, tile_place
 from fused_replacements.kernels._gemm_cases import launches, product_case
 from fused_replacements.kernels._launch import KernelCase
 from fused_replacements.kernels._packed_weight import backward_refusal as refuses_backward
@@ -134,7 +134,8 @@ def _forward_tile(tile: GemmLaunch, half: int, full: bool) -> GemmLaunch:
     """Of half a group at most, whose scale is one number for each output feature. ``full``: products of full fp32."""
     if full:
         return FULL_FEW if tile.rows == FULL_FEW.rows else FULL
-    tile = replace(tile, columns=COLUMNS, depth=min(half, tile.depth))
+    rows = 64 if tile == FP32[LARGE] else tile.rows  # or one program would fill the registers of a processor
+    tile = replace(tile, rows=rows, columns=COLUMNS, depth=min(half, tile.depth))
     return FEW_WIDE if (tile.rows, tile.depth) == (FEW_WIDE.rows, FEW_WIDE.depth) else tile
 
 
