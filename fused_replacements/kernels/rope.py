@@ -210,11 +210,12 @@ class _Blocks(NamedTuple):
     warps: int
 
 
-def _blocks(q_heads: int, half: int, rest: int) -> _Blocks:
+def _blocks(q_heads: int, half: int, rest: int, interleaved: bool) -> _Blocks:
+    """A thread takes 16 bytes of bf16 at a time: 8 pairs of halves that lie apart, 4 of neighbours."""
     pairs, passed = triton.next_power_of_2(half), triton.next_power_of_2(rest) if rest else 1
     most = max(1, TILE_PAIRS // max(pairs, passed // 2))
     heads = min(most, triton.next_power_of_2(max(1, q_heads)))
-    return _Blocks(heads, pairs, passed, min(8, max(1, heads * pairs // 256)))
+    return _Blocks(heads, pairs, passed, min(8, max(1, heads * pairs // (128 if interleaved else 256))))
 
 
 def _launch(
@@ -227,7 +228,7 @@ def _launch(
     assert axes is not None
     positions = _size(q, axes.position)
     q_heads, k_heads = _size(q, axes.head), 0 if k is None else _size(k, axes.head)
-    blocks = _blocks(q_heads, half, rest)
+    blocks = _blocks(q_heads, half, rest, interleaved)
     programs = _size(q, axes.batch) * positions
     if not programs:
         return
@@ -260,7 +261,7 @@ def cases(width: int, dtype: str) -> Iterator[KernelCase]:
         ("backward, half-split", 64, 0, False, True, True),
         ("forward, q alone", 64, 0, False, False, False),
     ):
-        blocks = _blocks(heads, half, rest)
+        blocks = _blocks(heads, half, rest, interleaved)
         pointer, size = f"*{dtype}", ELEMENT_BYTES[dtype]
         tile = (2 * half + rest) * size * blocks.heads * (2 if has_k else 1)
         strides = dict.fromkeys(_STRIDES, "i64")
