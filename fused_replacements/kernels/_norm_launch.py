@@ -25,15 +25,14 @@ COLUMN_WARPS: Final = 4
 def backward_launch(width: int, element_bytes: int) -> RowLaunch:
     """As for other rows, but at most 16 warps where sums are kept: 32 leave a thread 64 registers, and it spills.
 
-    Either way one program fills a processor, with one row in flight. Where rows of fp32 start anywhere, each element
-    has an address of its own: then a thread takes half as many of them.
+    Either way one program fills a processor, with one row in flight. Where rows start anywhere, each element has an
+    address of its own: then a thread takes half as many of them.
     """
     config = row_launch(width, 4)
     if not keeps_sums(config.block, width, element_bytes):
         return config
-    if _of_many_addresses(width, element_bytes):
-        return RowLaunch(config.block, min(32, 2 * config.warps))
-    return RowLaunch(config.block, min(config.warps, 16))
+    most = 32 if _of_many_addresses(width, element_bytes) else 16
+    return RowLaunch(config.block, min(most, config.warps if width % 16 == 0 else 2 * config.warps))
 
 
 def keeps_sums(block: int, width: int, element_bytes: int) -> bool:
