@@ -53,9 +53,9 @@ TILES: Final[Mapping[tuple[int, int], Tiles]] = {
     (128, 2): Tiles(Tile(64, 64, 8, 2), Tile(64, 32, 8, 1), Tile(32, 64, 8, 1), Tile(64, 32, 8, 1)),
     (256, 2): Tiles(Tile(64, 16, 8, 1), Tile(32, 32, 8, 1), Tile(32, 32, 8, 1), Tile(32, 16, 8, 1)),
     (32, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1)),
-    (64, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 32, 4, 1)),
+    (64, 4): Tiles(Tile(32, 32, 4, 1), Tile(16, 32, 4, 1), Tile(16, 64, 8, 1), Tile(32, 32, 8, 1)),
     (128, 4): Tiles(Tile(32, 32, 8, 1), Tile(16, 16, 4, 1), Tile(16, 32, 8, 1), Tile(32, 16, 8, 1)),
-    (256, 4): Tiles(Tile(16, 32, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
+    (256, 4): Tiles(Tile(32, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1), Tile(16, 16, 8, 1)),
 }
 """The largest tiles at which no kernel spills on sm_80, sm_90, sm_100 and gfx942. A tile of more queries reads k and v
 less often; fp32 takes twice the room, and its products no tensor cores."""
