@@ -32,7 +32,8 @@ def test_a_conv1d_weight_gives_what_gpt2s_layer_gives() -> None:
 def test_an_unknown_activation_is_named_with_those_that_are_known() -> None:
     with pytest.raises(ValueError, match=r"mish.*gelu_tanh"):
         linear_epilogue(random(2, 4), random(3, 4), None, "mish")
-    assert supports(random(2, 4), random(3, 4), None, "mish") == "no activation is called 'mish'"
+    known = "identity, relu, relu_squared, sigmoid, tanh, silu, gelu, gelu_tanh, quick_gelu"
+    assert supports(random(2, 4), random(3, 4), None, "mish") == f"no activation is called 'mish'; there are {known}"
 
 
 def test_the_gradient_of_the_residual_is_the_incoming_one_itself() -> None:
