@@ -35,7 +35,7 @@ def proposals(view: SiteView, function: fx.GraphModule) -> tuple[list[Proposal],
             found.append(fitting)
         elif reason not in reasons:
             reasons.append(f"{proposal.replacement}: {reason}")
-    return found, "" if found else "; ".join(reasons) or "no replacement computes it"
+    return found, "; ".join(reasons) or ("" if found else "no replacement computes it")
 
 
 def _of_library(view: SiteView, reasons: list[str]) -> Iterator[Proposal]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -179,11 +181,24 @@ def _number(
         if isinstance(value, (int, float, bool, str, type(None), torch.dtype, torch.device)):
             return value
         raise Unreachable(f"{node.name} is a {type(value).__name__}, neither a tensor nor a number")
+    return _size(value.node.expr, tensors, made, captured, graph)
+
+
+def _size(
+    expression: Any, tensors: list[fx.Node], made: dict[fx.Node, Any], captured: Captured, graph: fx.Graph
+) -> Any:
+    """A symbolic size from the sizes of the tensors: one of them, or a product or sum of such."""
+    if expression.is_Integer:
+        return int(expression)
     for source in tensors:
         for dim, size in enumerate(captured.results[source].shape):
-            if isinstance(size, torch.SymInt) and size.node.expr == value.node.expr:
+            if isinstance(size, torch.SymInt) and size.node.expr == expression:
                 return graph.call_method("size", (made[source], dim))
-    raise Unreachable(f"the size {value.node.expr} is none of the sizes of its tensors")
+    if not (expression.is_Mul or expression.is_Add):
+        raise Unreachable(f"the size {expression} is none of the sizes of its tensors")
+    parts = [_size(part, tensors, made, captured, graph) for part in expression.args]
+    joined = operator.mul if expression.is_Mul else operator.add
+    return functools.reduce(lambda a, b: graph.call_function(joined, (a, b)), parts)
 
 
 def tensor_leaves(value: Any) -> list[Tensor]:

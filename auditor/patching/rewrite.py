@@ -61,6 +61,8 @@ class PatchSite:
     reason: str = ""
     """Why it is not applied."""
     call: SiteCall | None = None
+    declined: str = ""
+    """Why replacements are not among the proposals."""
     lead: Lead | None = None
     """What leads to the inputs, where a proposal reads further up."""
 
@@ -204,9 +206,13 @@ class Rewriter:
         key = SiteKey(*name, seen[name])
         seen[name] += 1
         site = PatchSite(key, first.module_class, region.kernels, function, inputs)
-        site.proposals, site.reason = proposals(SiteView(captured, canonical, region), function)
+        site.proposals, site.declined = proposals(SiteView(captured, canonical, region), function)
+        site.reason = "" if site.proposals else site.declined
         named = [node for p in site.proposals for node in nodes_of((p.args, p.kwargs))]
-        site.lead = lead_to(region, tensor_inputs(region, captured), named, captured)
+        try:
+            site.lead = lead_to(region, tensor_inputs(region, captured), named, captured)
+        except Unreachable as refusal:  # what reads further up can't be tried then; the other proposals can
+            site.declined = "; ".join(filter(None, (site.declined, str(refusal))))
         return site
 
     def _module(self, path: str) -> str:

@@ -102,7 +102,7 @@ def random(*shape: int, dtype: torch.dtype = torch.float32, learns: bool = True)
 
 
 def reasons(rewriter: Rewriter) -> str:
-    return " | ".join(site.reason for site in rewriter.sites)
+    return " | ".join(f"{site.reason} | {site.declined}" for site in rewriter.sites)
 
 
 # rope ----------------------------------------------------------------------------------------------------------------
