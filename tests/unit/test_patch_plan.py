@@ -174,7 +174,7 @@ def test_a_plan_of_another_model_is_refused() -> None:
     plan = plan_of(Small())
     with pytest.raises(AuditError, match=r"the plan is for a Small, this model is a Block\."):
         patch_by(Block(), plan)
-    with pytest.raises(AuditError, match="a dict is neither a plan, nor the file of one, nor an audit"):
+    with pytest.raises(AuditError, match=r"dict \{\} is neither a plan, nor the file of one, nor an audit"):
         patch_by(Small(), {})
     other = Small()
     del other.mlp
