@@ -7,10 +7,8 @@ waits for the host: a version that launches fewer kernels gains by that, as it d
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -90,15 +88,3 @@ def synchronize(device: torch.device | str) -> None:
     runtime = getattr(torch, torch.device(device).type, None)
     if runtime is not None and hasattr(runtime, "synchronize"):
         runtime.synchronize()
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Python's cycle collector rests within the block, and runs after it where it was on."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from auditor.measuring.clocks import Call, Clock, clock_of, first_us, no_garbage_collection
+from auditor.graph.garbage import collection_paused
+from auditor.measuring.clocks import Call, Clock, clock_of, first_us
 from auditor.measuring.ratio import Ratio, without_drift
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def _calls(call: Call, take: Clock, sample_us: float) -> int:
 
 
 def _sample(name: str, call: Call, take: Clock, count: int) -> float:
-    with _named(name), no_garbage_collection():
+    with _named(name), collection_paused():
         return take(call, count)
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.collect.stderr import quiet
-from auditor.measuring.clocks import Call, no_garbage_collection, synchronize
+from auditor.graph.garbage import collection_paused
+from auditor.measuring.clocks import Call, synchronize
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ def peak_bytes(call: Call, device: torch.device | str = "cpu") -> int:
     device = torch.device(device)
     peak = _on_cpu if device.type == "cpu" else _on_gpu
     call()  # this one compiles
-    with no_garbage_collection():
+    with collection_paused():
         return max(0, peak(call, device))
 
 
