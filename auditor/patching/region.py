@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree
 
 from auditor.collect.capture import Captured
 from auditor.collect.dispatched import bare
@@ -199,8 +198,3 @@ def _size(
     parts = [_size(part, tensors, made, captured, graph) for part in expression.args]
     joined = operator.mul if expression.is_Mul else operator.add
     return functools.reduce(lambda a, b: graph.call_function(joined, (a, b)), parts)
-
-
-def tensor_leaves(value: Any) -> list[Tensor]:
-    """Every tensor of a result."""
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

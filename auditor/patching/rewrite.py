@@ -50,7 +50,6 @@ class PatchSite:
     """One site of one traced graph, and what became of it."""
 
     key: SiteKey
-    module_class: str
     kernels: int
     function: fx.GraphModule | None = None
     """The region as a function of its tensor inputs; None where there is none."""
@@ -184,9 +183,7 @@ class Rewriter:
     ) -> list[tuple[PatchSite, FxRegion | None]]:  # fmt: skip
         """The sites of the FX graph that a site of the op graph is, each with the region to exchange."""
         first = candidate.region.ops[0]
-        refused = PatchSite(
-            SiteKey(candidate.rule.id, self._module(first.module), "", 0), first.module_class, candidate.region.kernels
-        )
+        refused = PatchSite(SiteKey(candidate.rule.id, self._module(first.module), "", 0), candidate.region.kernels)
         try:
             hooks.check(op.module for op in candidate.region.ops)
             regions = fx_regions(captured, candidate)
@@ -205,7 +202,7 @@ class Rewriter:
         name = (region.site.rule.id, self._module(first.module), fingerprint(function, inputs))
         key = SiteKey(*name, seen[name])
         seen[name] += 1
-        site = PatchSite(key, first.module_class, region.kernels, function, inputs)
+        site = PatchSite(key, region.kernels, function, inputs)
         site.proposals, site.declined = proposals(SiteView(captured, canonical, region), function)
         site.reason = "" if site.proposals else site.declined
         named = [node for p in site.proposals for node in nodes_of((p.args, p.kwargs))]

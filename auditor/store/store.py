@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from sqlalchemy import Engine, delete, or_, select
@@ -31,6 +31,7 @@ from auditor.store.schema import bring_up_to_date
 if TYPE_CHECKING:
     import pyarrow
 
+_Stored = TypeVar("_Stored", Document, FixDocument)
 _TRIES = 8  # ids to try; two equal ones in a row are already a chance of 1 in 10^9
 
 
@@ -130,7 +131,8 @@ class Store(AbstractContextManager["Store"]):
             text = session.execute(newest.order_by(FixRow.id.desc())).scalars().first()
         if text is None:
             raise AuditError(f"no fix of run {run} is stored; make one with: fusion-audit fix {run}")
-        return _decode_fix(text, run, self.location.label)
+        name = f"{self.location.label}: the fix of run {run}"
+        return _decode(text, FixDocument, FIX_SCHEMA, name, "make it again")
 
     def list_runs(self) -> list[RunSummary]:
         """Every stored run, the newest first."""
@@ -147,7 +149,9 @@ class Store(AbstractContextManager["Store"]):
             if row is None:
                 raise AuditError(f"{self.location.label}: run {run} was deleted meanwhile")
             text, name, names = row.document, row.name, tuple(row.artefacts)
-        return StoredRun(run, name, _decode(text, run, self.location.label), names, self._artefacts)
+        what = f"{self.location.label}: the document of run {run}"
+        document = _decode(text, Document, SCHEMA, what, "record the run again")
+        return StoredRun(run, name, document, names, self._artefacts)
 
     def delete(self, ref: str) -> str:
         """Remove a run and its fixes: first the rows, then its files. Returns its id."""
@@ -278,21 +282,12 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _decode_fix(text: str, run: str, label: str) -> FixDocument:
+def _decode(text: str, kind: type[_Stored], schema: str, name: str, again: str) -> _Stored:
+    """The stored document ``name``; ``again`` says how to get another where it can't be read."""
     try:
-        fix = msgspec.json.decode(text, type=FixDocument)
+        document = msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError) as error:
-        raise AuditError(f"{label}: the fix of run {run} can't be read ({error}); make it again") from error
-    if fix.schema != FIX_SCHEMA:
-        raise AuditError(f"{label}: the fix of run {run} has schema {fix.schema!r}, this version reads {FIX_SCHEMA!r}")
-    return fix
-
-
-def _decode(text: str, run: str, label: str) -> Document:
-    try:
-        document = msgspec.json.decode(text, type=Document)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise AuditError(f"{label}: the document of run {run} can't be read ({error}); record the run again") from error
-    if document.schema != SCHEMA:
-        raise AuditError(f"{label}: run {run} has schema {document.schema!r}, this version reads {SCHEMA!r}")
+        raise AuditError(f"{name} can't be read ({error}); {again}") from error
+    if document.schema != schema:
+        raise AuditError(f"{name} has schema {document.schema!r}, this version reads {schema!r}")
     return document
