@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from fused_replacements._paths import HAVE_TRITON, Unfused, cpu_path
+from fused_replacements._paths import HAVE_TRITON, Unfused, cpu_path, unfused_reasons
 from fused_replacements._registry import HOME, Provider, Replacement, Sample, find, providers, replacements
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ __all__ = [
     "sdpa_backend",
     "silu_mul",
     "softmax",
+    "unfused_reasons",
 ]
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fused_replacements._compiled import Argument, CompiledKernels, Definition, leaves, reason_of
-from fused_replacements._paths import HAVE_TRITON, Chosen, say_unfused
+from fused_replacements._paths import HAVE_TRITON, Chosen, note_unfused, say_unfused
 from fused_replacements._tensors import foreign, tensor_places
 
 NAMESPACE: Final = "fused_replacements"
@@ -166,7 +166,10 @@ class Op:
             self.compiled.give_up(arguments)
             return outputs
         if kernel is None:
-            return self._unfused(self.misfit(arguments), arguments)
+            reason = self.misfit(arguments)
+            if reason is None:  # warned of when it was tried
+                note_unfused(self.name, "no kernel could be compiled for these arguments")
+            return self._unfused(reason, arguments)
         outputs = kernel(self._tensors(arguments))
         return list(outputs) if self.is_list else outputs[0] if self.single else tuple(outputs)
 

@@ -139,7 +139,9 @@ class FusedOp:
         if not HAVE_TRITON:
             return "triton is not installed"
         reason = self.forward.kernels.refuses(*arguments) if self.forward.kernels else "it has no Triton kernel"
-        if reason is None and self.backward.kernels is not None and self._wants_gradient(arguments):
+        if self.backward.kernels is None or not torch.is_grad_enabled():
+            return reason
+        if reason is None and self._wants_gradient(arguments):
             needs = [arguments[i] is not None and arguments[i].requires_grad for i in self._learned]
             reason = self.backward.kernels.refuses(*[None] * self.outputs, *arguments, *[None] * self.kept, needs)
         return reason

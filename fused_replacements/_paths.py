@@ -52,10 +52,29 @@ def cpu_path(path: CpuPath) -> Iterator[None]:
 
 
 _said: set[tuple[str, str]] = set()
+_heard: list[list[str]] = []
+
+
+@contextmanager
+def unfused_reasons() -> Iterator[list[str]]:
+    """Collects ``op: reason`` for each call inside the block that runs its reference, warned of before or not."""
+    reasons: list[str] = []
+    _heard.append(reasons)
+    try:
+        yield reasons
+    finally:
+        _heard.remove(reasons)
+
+
+def note_unfused(op: str, reason: str) -> None:
+    """Tell those who collect reasons that ``op`` runs its reference."""
+    for reasons in _heard:
+        reasons.append(f"{op}: {reason}")
 
 
 def say_unfused(op: str, reason: str) -> None:
     """Warn, once for each op and reason, that ``op`` runs its reference."""
+    note_unfused(op, reason)
     if (op, reason) not in _said:
         _said.add((op, reason))
         warnings.warn(f"{op} runs unfused, as its reference: {reason}", Unfused, stacklevel=4)

@@ -23,6 +23,8 @@ JOINING_MOVEMENT = frozenset(
     {"aten.cat", "aten.stack", "aten.slice_backward", "aten.select_backward", "aten.constant_pad_nd"}
 )
 """Movement ops that read each input element once: their producers can write into the result directly."""
+SHIFTING_MOVEMENT = frozenset({"aten.roll", "aten.flip"})
+"""Movement ops that read elements of other places: a kernel can read them there, once they are in memory."""
 
 ROWS, COLUMNS, ALL = "rows", "columns", "all"
 
@@ -36,6 +38,8 @@ class _Group:
     first: int = 0
     last: int = 0
     members: set[int] = field(default_factory=set)
+    shifted: set[int] = field(default_factory=set)
+    """Ops whose results are read at other places than the kernel is at: they can't be part of it."""
 
 
 def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals:
@@ -117,7 +121,8 @@ class _Grower:
             return
         axis = _axis(node)
         row = (_input_shape(node) or (1,))[-1] if axis == ROWS else 0
-        own = _Group([node], _space(node), axis, row, node.ops[0].index, node.index, {op.index for op in node.ops})
+        members, shifted = {op.index for op in node.ops}, _shifted(node)
+        own = _Group([node], _space(node), axis, row, node.ops[0].index, node.index, members, shifted)
         self.group_of[id(node)] = own
         for operand in node.distinct_operands():
             producer = operand.producer
@@ -138,7 +143,7 @@ class _Grower:
         kind = kind_of(name)
         if kind in ("pointwise", "reduction", "norm", "copy"):
             return bool(node.outs)
-        return kind == "movement" and name in JOINING_MOVEMENT
+        return name in JOINING_MOVEMENT or name in SHIFTING_MOVEMENT
 
     def _joins(self, theirs: _Group, ours: _Group, producer: Node, node: Node, operand: CValue) -> bool:
         a, b = producer.op, node.op
@@ -147,6 +152,8 @@ class _Grower:
         if (a.kernels[0].stream, a.kernels[0].device) != (b.kernels[0].stream, b.kernels[0].device):
             return False
         if not _same_walk(theirs, ours, operand, node):
+            return False
+        if theirs.shifted & ours.members or ours.shifted & theirs.members:
             return False
         if not _axes_agree(theirs, ours) and not _applied(producer, ours):
             return False
@@ -192,10 +199,17 @@ class _Grower:
             self.group_of[id(node)] = large
         large.nodes.extend(small.nodes)
         large.members |= small.members
+        large.shifted |= small.shifted
         large.space = max(large.space, small.space)
         large.axis, large.row = (large.axis or small.axis), (large.row or small.row)
         large.first = min(large.first, small.first)
         large.last = max(large.last, small.last)
+
+
+def _shifted(node: Node) -> set[int]:
+    if node.op.name not in SHIFTING_MOVEMENT:
+        return set()
+    return {op.index for operand in node.operands() if operand.producer for op in operand.producer.ops}
 
 
 def _space(node: Node) -> int:

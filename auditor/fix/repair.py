@@ -14,6 +14,7 @@ from auditor.fix.inputs import CapturedCall
 from auditor.fix.options import Options
 from auditor.fix_document import FixDocument, FixedSite, FixMemory, FixTiming, RatioInfo
 from auditor.measuring import Ratio
+from auditor.measuring.clocks import first_us
 from auditor.patching.choose import ByMeasuring, Choice, as_plan
 from auditor.patching.culprit import culprits
 from auditor.patching.errors import named_leaves
@@ -71,7 +72,7 @@ class Repair:
                 patched = self._verified(patched, plan)
             times = self._timed(patched)
             patched, plan, times = self._bound_instead(patched, plan, times)
-            self._note_times(times)
+            self._note_times(times, self._first_call_us(patched, plan))
         calls = self._calls(patched)
         if not self.options.dry:
             self._judge(plan, patched, calls, times.timings.ratio("patched"))
@@ -163,14 +164,22 @@ class Repair:
                 site.state = "rolled_back"
                 site.reason = f"the step does not win: {gain.ratio:.3f} × ({gain.low:.3f} to {gain.high:.3f})"
 
-    def _note_times(self, times: ThreeWay) -> None:
+    def _first_call_us(self, patched: Patched, plan: Plan) -> float:
+        """Wall time of the first call of a model that the plan is applied to: traced and rewritten, kernels at hand."""
+        if not plan.kept:
+            return 0.0
+        with patched.disabled(), Patched.by_plan(self.model, self.rules, plan):
+            device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+            return first_us(lambda: run_step(self.model, self.step), device)
+
+    def _note_times(self, times: ThreeWay, first_us: float) -> None:
         document, median = self.document, times.timings.median_us
-        first, peaks, compiled = times.timings.first_us, times.peak_bytes, "compile" in median
+        peaks, compiled = times.peak_bytes, "compile" in median
         document.timing = FixTiming(
             eager_us=median["eager"], patched_us=median["patched"], compile_us=median.get("compile", 0.0),
             patched_vs_eager=_ratio(times.timings.ratio("patched")),
             compile_vs_eager=_ratio(times.timings.ratio("compile")) if compiled else RatioInfo(),
-            patched_first_us=first["patched"], compile_first_us=first.get("compile", 0.0),
+            patched_first_us=first_us, compile_first_us=times.compile_first_us,
             rounds=times.timings.rounds,
         )  # fmt: skip
         document.memory = FixMemory(

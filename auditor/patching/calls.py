@@ -40,6 +40,10 @@ class Proposal:
     """The function returns a tuple."""
     faithful: bool = False
     """It rounds where the separate ops do."""
+    buffers: tuple[tuple[fx.Node, ...], ...] = ()
+    """Arguments that lie one behind the other in one buffer, once ``prepare`` was called."""
+    prepare: Callable[[], Callable[[], None]] | None = None
+    """What the live model needs for it; returns what undoes that."""
 
     def with_nodes(self, value_of: Callable[[fx.Node], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with each node exchanged for ``value_of(node)`` and nested calls made."""

@@ -11,7 +11,7 @@ from torch import fx
 from auditor.patching.calls import Proposal
 from auditor.patching.plan import Evidence, Gain, Plan, PlanSite
 from auditor.patching.probe import Probe, Verdict
-from auditor.patching.rewrite import PatchSite
+from auditor.patching.rewrite import PatchSite, SiteKey
 
 NO_PLAN = "the plan does not name it"
 
@@ -22,11 +22,13 @@ class ByPlan:
     def __init__(self, plan: Plan) -> None:
         self._sites = {site.key: site for site in plan.kept}
 
+    def passes_over(self, key: SiteKey) -> str:
+        """Sites that the plan does not keep."""
+        return "" if (key.rule, key.module, key.fingerprint, key.ordinal) in self._sites else NO_PLAN
+
     def choose(self, site: PatchSite, _nodes: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
         """The proposal that the plan names."""
-        planned = self._sites.get((site.key.rule, site.key.module, site.key.fingerprint, site.key.ordinal))
-        if planned is None:
-            return None, NO_PLAN
+        planned = self._sites[(site.key.rule, site.key.module, site.key.fingerprint, site.key.ordinal)]
         wanted = (planned.replacement, planned.provider, planned.options)
         for proposal in site.proposals:
             if (proposal.replacement, proposal.provider, proposal.options) == wanted:
@@ -72,6 +74,10 @@ class ByMeasuring:
     timed: bool = True
     """Whether proposals are timed; without, the first that is right is taken."""
 
+    def passes_over(self, key: SiteKey) -> str:
+        """Sites of rules that are not selected."""
+        return "" if self.choice.wanted(key.rule) else "its rule is not selected"
+
     def choose(self, site: PatchSite, nodes: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
         """The best proposal that is right, or None and why there is none."""
         proposal, verdict, reason = self._best(site, nodes)
@@ -82,8 +88,6 @@ class ByMeasuring:
         return proposal, ""
 
     def _best(self, site: PatchSite, nodes: Sequence[fx.Node]) -> tuple[Proposal | None, Verdict | None, str]:
-        if not self.choice.wanted(site.key.rule):
-            return None, None, "its rule is not selected"
         if self.choice.limit is not None and self.applied >= self.choice.limit:
             return None, None, f"the limit of {self.choice.limit} sites is reached"
         verdicts = self._verdicts(site, nodes)

@@ -124,6 +124,7 @@ class Patched:
         self.disable()
         for rewriter in (self.rewriter, *(module.rewriter for module in self.bound)):
             forget(rewriter.codes)
+            rewriter.restore()
 
     @contextmanager
     def enabled(self) -> Iterator[None]:

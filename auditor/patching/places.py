@@ -59,12 +59,21 @@ def _base(graph: fx.Graph, model: nn.Module) -> str:
 def _tensors(graph: fx.Graph) -> Iterator[tuple[str, Any]]:
     """Tensors that belong to modules, each with its module's path as Dynamo has it."""
     for node in graph.nodes:
-        given = node.meta.get("grapharg") if node.op == "placeholder" else None
+        given = _given(node)
         name = str(getattr(getattr(given, "source", None), "name", ""))
         for kind in ("._parameters[", "._buffers["):
             owner, found, _ = name.partition(kind)
             if found:
-                yield module_path(owner), given.example  # type: ignore[union-attr]
+                yield module_path(owner), given.example
+
+
+def live_tensor(node: fx.Node) -> Any:
+    """The tensor that a placeholder stands for in the call that is traced; None for what is no placeholder."""
+    return getattr(_given(node), "example", None)
+
+
+def _given(node: fx.Node) -> Any:
+    return node.meta.get("grapharg") if node.op == "placeholder" else None
 
 
 def _without(path: str, relative: str) -> str | None:

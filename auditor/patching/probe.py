@@ -17,6 +17,7 @@ from auditor.patching.calls import Proposal
 from auditor.patching.errors import Comparison, compare
 from auditor.patching.precision import in_higher_precision
 from auditor.patching.rewrite import PatchSite
+from fused_replacements import unfused_reasons
 
 CAP_S = 2.0
 """Seconds for timing one proposal against the separate ops."""
@@ -50,6 +51,7 @@ class Probe:
         self._nodes = tuple(nodes) if self._lead is None else self._lead.sources
         self._fakes = site.inputs if self._lead is None else self._lead.fakes
         self._reads, self._region = tuple(nodes), site.function
+        self._buffers = {buffer for proposal in site.proposals for buffer in proposal.buffers}
         self._grad = torch.is_grad_enabled()
         self._gradient_written = False
 
@@ -79,7 +81,10 @@ class Probe:
             return Verdict(False, f"it fails: {type(error).__name__}: {text}")
 
     def _judged(self, proposal: Proposal) -> Verdict:
-        new = self._results(self._by(proposal))
+        with unfused_reasons() as unfused:
+            new = self._results(self._by(proposal))
+        if unfused:
+            return Verdict(False, f"it runs unfused here ({unfused[0]})")
         written = self._written()
         if written:
             return Verdict(False, written)
@@ -142,12 +147,23 @@ class Probe:
     @cached_property
     def _inputs(self) -> tuple[Tensor, ...]:
         """Ordinary numbers; positive ones where those give nothing finite (a root, a logarithm)."""
-        inputs = _random(self._fakes, signed=True)
+        inputs = self._random(signed=True)
         with torch.no_grad():
             outputs = _leaves(self._function(*inputs))
         if all(o.is_floating_point() and not o.isfinite().any() for o in outputs if o.numel()):
-            return _random(self._fakes, signed=False)
+            return self._random(signed=False)
         return inputs
+
+    def _random(self, *, signed: bool) -> tuple[Tensor, ...]:
+        """Numbers for every input; those that will share a buffer lie in one."""
+        made = {
+            n: _random_like(fake, i, signed) for i, (n, fake) in enumerate(zip(self._nodes, self._fakes, strict=True))
+        }
+        for buffer in self._buffers:
+            parts = torch.cat([made[node].detach() for node in buffer]).split([len(made[node]) for node in buffer])
+            for node, part in zip(buffer, parts, strict=True):
+                made[node] = part.requires_grad_(made[node].requires_grad)
+        return tuple(made.values())
 
     @cached_property
     def _kept(self) -> tuple[Tensor, ...]:
@@ -207,16 +223,19 @@ class Probe:
 
 @contextmanager
 def _outside_of_tracing() -> Iterator[None]:
-    """A backend is called while Dynamo traces: what is tried here is no part of that, and draws no random numbers."""
+    """A backend is called while Dynamo traces: what is tried here is no part of that, and draws no random numbers.
+
+    While ``is_compiling`` is true every replacement runs in the form that is traced, op by op.
+    """
     from torch._guards import tracing
 
     nothing: Any = None
-    with tracing(nothing), torch.random.fork_rng():
-        yield
-
-
-def _random(fakes: Sequence[Tensor], *, signed: bool) -> tuple[Tensor, ...]:
-    return tuple(_random_like(fake, seed, signed) for seed, fake in enumerate(fakes))
+    compiling, torch.compiler._is_compiling_flag = torch.compiler._is_compiling_flag, False
+    try:
+        with tracing(nothing), torch.random.fork_rng():
+            yield
+    finally:
+        torch.compiler._is_compiling_flag = compiling
 
 
 def _random_like(fake: Tensor, seed: int, signed: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,8 +17,20 @@ from auditor.patching.region import Unreachable
 from auditor.patching.site import SiteView
 from fused_replacements import Chain, Provider, providers
 
-STRIDE_BOUND = ("view", "view_as", "as_strided")
-"""Calls that succeed or fail by the strides of what they are called on."""
+VIEWS = (
+    "view",
+    "view_as",
+    "transpose",
+    "permute",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "t",
+    "getitem",
+    "select",
+    "narrow",
+)
+"""Calls that show a tensor in another way. The first two fail where its strides do not allow that."""
 
 
 def proposals(view: SiteView, function: fx.GraphModule) -> tuple[list[Proposal], str]:
@@ -53,9 +65,9 @@ def _provided(view: SiteView, wanted: Wanted, reasons: list[str]) -> Iterator[Pr
     for provider in _providers(wanted.replacement):
         proposal = Proposal(
             wanted.replacement, provider.name, provider.function, wanted.args, wanted.kwargs, wanted.results,
-            wanted.options, faithful=wanted.faithful,
+            wanted.options, faithful=wanted.faithful, buffers=wanted.buffers, prepare=wanted.prepare,
         )  # fmt: skip
-        args, kwargs = proposal.with_nodes(lambda node: static(view.fake(node)))
+        args, kwargs = proposal.with_nodes(_metas(view, proposal))
         reason = provider.supports(*args, **kwargs)
         if reason is None:
             yield proposal
@@ -92,6 +104,18 @@ def chain_of(function: fx.GraphModule, inputs: list[Tensor]) -> Chain:
     return _chains.setdefault(fingerprint(function, inputs), Chain(function, rows=True))
 
 
+def _metas(view: SiteView, proposal: Proposal) -> Callable[[fx.Node], Tensor]:
+    """A meta tensor for each node, as the proposal is called with it."""
+    lying = {}
+    for buffer in proposal.buffers:
+        fakes = [static(view.fake(node)) for node in buffer]
+        whole = torch.empty((sum(map(len, fakes)), *fakes[0].shape[1:]), dtype=fakes[0].dtype, device="meta")
+        parts = whole.split([len(fake) for fake in fakes])
+        for node, part, fake in zip(buffer, parts, fakes, strict=True):
+            lying[node] = part.requires_grad_(fake.requires_grad)
+    return lambda node: lying[node] if node in lying else static(view.fake(node))
+
+
 def static(tensor: Tensor) -> Tensor:
     """A meta tensor of the sizes and strides that a fake one was traced with."""
     made = torch.empty_strided(
@@ -103,7 +127,7 @@ def static(tensor: Tensor) -> Tensor:
 def _fitted(view: SiteView, proposal: Proposal) -> tuple[Proposal | None, str]:
     """The proposal with what is known of its result, or None and the reason why it doesn't fit."""
     with torch.no_grad():
-        args, kwargs = proposal.with_nodes(lambda node: static(view.fake(node)).detach())
+        args, kwargs = proposal.with_nodes(_metas(view, proposal))
         try:
             result = proposal.function(*args, **kwargs)
         except Exception as error:  # whatever a provider raises on shapes that it does not like
@@ -114,25 +138,38 @@ def _fitted(view: SiteView, proposal: Proposal) -> tuple[Proposal | None, str]:
         wanted, given = static(view.fake(node)), leaves[place]
         if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
             return None, f"returns {given.dtype} {list(given.shape)} for {wanted.dtype} {list(wanted.shape)}"
-        if given.stride() != wanted.stride() and _strides_matter(node):
+        if given.stride() != wanted.stride() and not _viewable(view, node, given):
             return None, f"returns another layout, and {node.name} is viewed as it lies"
     return replace(proposal, several=several), ""
 
 
-def _strides_matter(node: fx.Node) -> bool:
-    pending, seen = [node], {node}
+def _viewable(view: SiteView, node: fx.Node, given: Tensor) -> bool:
+    """Whether views of ``node`` can be taken of ``given``, which has its shape in another layout."""
+    pending = [(node, given)]
     while pending:
-        for user in pending.pop().users:
-            if user.op == "output":
-                continue
-            if getattr(user.target, "__name__", user.target) in STRIDE_BOUND:
-                return True
-            if user not in seen and _is_view_call(user):
-                seen.add(user)
-                pending.append(user)
-    return False
+        source, tensor = pending.pop()
+        for user in source.users:
+            name = getattr(user.target, "__name__", user.target)
+            if name == "as_strided":
+                return False
+            if name in VIEWS:
+                try:
+                    pending.append((user, _again(view, user, source, tensor)))
+                except RuntimeError:
+                    return False
+    return True
 
 
-def _is_view_call(node: fx.Node) -> bool:
-    name = getattr(node.target, "__name__", node.target)
-    return name in ("transpose", "permute", "unsqueeze", "squeeze", "expand", "t", "getitem", "select", "narrow")
+def _again(view: SiteView, user: fx.Node, source: fx.Node, tensor: Tensor) -> Tensor:
+    """The view that ``user`` takes of ``source``, taken of ``tensor``."""
+
+    def value(node: fx.Node) -> Any:
+        if node is source:
+            return tensor
+        found = view.captured.results[node]
+        return static(found) if isinstance(found, Tensor) else hint(found)
+
+    args, kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), value)
+    function = getattr(Tensor, user.target) if isinstance(user.target, str) else user.target
+    result: Tensor = function(*args, **kwargs)
+    return result

@@ -79,6 +79,9 @@ class PatchSite:
 class Chooser(Protocol):
     """Says which proposal a site gets."""
 
+    def passes_over(self, key: SiteKey) -> str:
+        """Why the site is not even looked at; "" for one that is. What fits it takes long to find out."""
+
     def choose(self, site: PatchSite, placeholders: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
         """The proposal to use, or None and the reason.
 
@@ -114,10 +117,17 @@ class Rewriter:
         self.frames: list[Frame] = []
         self.codes: set[types.CodeType] = set()
         """The functions whose graphs these are."""
+        self.undoing: list[Callable[[], None]] = []
+        """What gives the live model back what replacements changed of it."""
 
     @property
     def sites(self) -> list[PatchSite]:
         return [site for frame in self.frames for site in frame.sites]
+
+    def restore(self) -> None:
+        """Give the live model back what replacements changed of it: where its weights lie. May be called twice."""
+        while self.undoing:
+            self.undoing.pop()()
 
     def __call__(self, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         frame = Frame([], [], torch.is_grad_enabled())
@@ -203,7 +213,10 @@ class Rewriter:
         key = SiteKey(*name, seen[name])
         seen[name] += 1
         site = PatchSite(key, region.kernels, function, inputs)
-        site.proposals, site.declined = proposals(SiteView(captured, canonical, region), function)
+        site.reason = self.chooser.passes_over(key)
+        if site.reason:
+            return site
+        site.proposals, site.declined = proposals(SiteView(captured, canonical, region, self.model), function)
         site.reason = "" if site.proposals else site.declined
         named = [node for p in site.proposals for node in nodes_of((p.args, p.kwargs))]
         try:
@@ -220,6 +233,12 @@ class Rewriter:
         chosen, site.reason = self.chooser.choose(site, nodes) if site.proposals else (None, site.reason)
         if chosen is None or site.function is None:
             return
+        try:
+            undo = None if chosen.prepare is None else chosen.prepare()
+        except Unreachable as refusal:
+            site.reason = str(refusal)
+            return
+        self.undoing += [] if undo is None else [undo]
         try:
             site.call = exchange(module.graph, captured, region, chosen, nodes, site.function)
             site.chosen = chosen

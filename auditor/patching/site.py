@@ -6,21 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from auditor.collect.capture import Captured
 from auditor.engine.match import Match
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op
 from auditor.graph.nodes import CValue, Node
+from auditor.patching.places import live_tensor
 from auditor.patching.region import FxRegion, Unreachable
 
 
 class SiteView:
-    """A pattern's names as nodes of the FX graph."""
+    """A pattern's names as nodes of the FX graph. ``model``: the live one, where that is known."""
 
-    def __init__(self, captured: Captured, canonical: Canonical, region: FxRegion) -> None:
-        self.captured, self.canonical, self.region = captured, canonical, region
+    def __init__(
+        self, captured: Captured, canonical: Canonical, region: FxRegion, model: nn.Module | None = None
+    ) -> None:  # fmt: skip
+        self.captured, self.canonical, self.region, self.model = captured, canonical, region, model
         self._match: Match | None = region.site.match
         self._calls = {c.name: n for c, n in self._match.nodes.items()} if self._match else {}
         self._roots: dict[int, list[fx.Node]] = {}
@@ -100,6 +103,18 @@ class SiteView:
     def node_of(self, op: Op) -> fx.Node:
         """The node that called ``op``."""
         return self.captured.node_of[op.index]
+
+    def module_of(self, weight: fx.Node) -> nn.Module:
+        """The live module whose ``weight`` the graph is given as this one.
+
+        Raises:
+            Unreachable: the graph computes it, or no module of the model has it.
+        """
+        tensor = live_tensor(weight)
+        for module in () if tensor is None or self.model is None else self.model.modules():
+            if getattr(module, "weight", None) is tensor:
+                return module
+        raise Unreachable(f"{weight.name} is the weight of no module")
 
     def content(self, node: fx.Node) -> CValue | None:
         """What ``node`` shows, before casts and copies. None where it returns no tensor, or several."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from auditor.measuring import Timings, VersionFailedError, interleave, kept_memory, peak_bytes
+from auditor.measuring.clocks import first_us
 from auditor.patching.live import Patched
 from auditor.patching.state import kept_state
 from auditor.patching.step import Step, run_step
@@ -20,6 +21,8 @@ class ThreeWay:
 
     timings: Timings
     peak_bytes: dict[str, int]
+    compile_first_us: float = 0.0
+    """Wall time of the first call under ``torch.compile``, which compiles."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -32,21 +35,22 @@ def measure_step(
     """
     versions = {"eager": _unpatched(model, patched, step), "patched": _patched(model, patched, step)}
     notes: list[str] = []
+    first_call_us = 0.0
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with kept_state(model), kept_memory():
         if compile:
             version = _unpatched(torch.compile(model), patched, step)
             try:
-                version()
+                first_call_us = first_us(version, device)
                 versions["compile"] = version
             except Exception as error:  # the compiler raises many kinds
                 notes.append(f"torch.compile of the model fails: {type(error).__name__}: {str(error)[:200]}")
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
         try:
             timings = interleave(versions, baseline="eager", cap_s=cap_s, tight=tight, device=device)
         except VersionFailedError as failure:
             raise failure.__cause__ or failure from None
         peaks = {name: peak_bytes(call, device) for name, call in versions.items()}
-    return ThreeWay(timings, peaks, notes)
+    return ThreeWay(timings, peaks, first_call_us, notes)
 
 
 def _unpatched(model: Callable[..., object], patched: Patched, step: Step) -> Callable[[], object]:

@@ -69,6 +69,8 @@ class Chain:
         self.fn, self.rows = fn, rows
         self.name: Final = "elementwise_chain" + _slug(fn)
         self._forms: dict[object, _Form | _Refused] = {}
+        self._supported: dict[object, str | None] = {}
+        """What ``supports`` has answered: it traces."""
         self._lock = threading.RLock()  # its own: while it is traced, on another thread, it may call a chain
 
     def __call__(self, *arguments: Any) -> Any:
@@ -80,9 +82,18 @@ class Chain:
 
     def supports(self, *arguments: Any) -> str | None:
         """None, or why these arguments would not run as one kernel. Reads no values; works on fake tensors."""
-        form = self._forms.get(_key(arguments))
+        key = _key(arguments)
+        form = self._forms.get(key)
         if isinstance(form, _Refused):
             return form.reason
+        key = (key, *[tuple(map(int, a.shape)) for a in arguments if isinstance(a, Tensor)])
+        if key not in self._supported:
+            if len(self._supported) >= MOST_FORMS:
+                self._supported.clear()
+            self._supported[key] = self._refusal(arguments)
+        return self._supported[key]
+
+    def _refusal(self, arguments: Sequence[Any]) -> str | None:
         try:
             chain_graph(self.fn, arguments, _autocast(arguments), rows=self.rows)
         except NotElementwise as refusal:

@@ -8,7 +8,7 @@ not the result: the parameters are read at each call, and then they are multipli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -75,9 +75,19 @@ def _shared_refusal(linears: Sequence[nn.Linear], within: nn.Module) -> str | No
         if id(module) in packed:
             continue
         for tensor in chain(module.parameters(recurse=False), module.buffers(recurse=False)):
-            if not tensor.is_meta and tensor.untyped_storage().data_ptr() in mine:
+            if not tensor.is_meta and not mine.isdisjoint(_pointers(tensor)):
                 return f"{name or 'the model'} shares a parameter with one of the modules"
     return None
+
+
+def _pointers(tensor: Tensor) -> Iterator[int]:
+    """Where its memory begins; of a wrapper around tensors, where theirs does."""
+    inner = getattr(tensor, "__tensor_flatten__", None)
+    if inner is None:
+        yield tensor.untyped_storage().data_ptr()
+        return
+    for name in inner()[0]:
+        yield from _pointers(getattr(tensor, name))
 
 
 class PackedLinears:

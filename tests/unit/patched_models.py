@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from auditor.engine.rules import Rule, load_rules
 from auditor.patching.calls import Proposal
 from auditor.patching.live import Patched
-from auditor.patching.rewrite import PatchSite
+from auditor.patching.rewrite import PatchSite, SiteKey
 from fused_replacements import Provider
 
 WIDTH = 16
@@ -80,6 +80,10 @@ class First:
 
     def __init__(self, only: Sequence[str] = ()) -> None:
         self._only = only
+
+    def passes_over(self, _key: SiteKey) -> str:
+        """None."""
+        return ""
 
     def choose(self, site: PatchSite, _nodes: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
         """The first of the replacements that are wanted."""

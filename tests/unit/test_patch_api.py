@@ -47,7 +47,7 @@ def test_an_audit_patches_the_live_model_until_the_block_ends(audit: auditor.Aud
         before = model(x)
         with auditor.patch(model, audit) as patched:
             during = model(x)
-            assert {site.key.rule for site in patched.sites if site.calls} == {"FUS201", "FUS206"}
+            assert {site.key.rule for site in patched.sites if site.calls} == {"FUS201", "FUS206", "FUS501"}
         assert torch.allclose(before, during, atol=1e-5)
         assert torch.equal(before, model(x))
 
@@ -56,7 +56,7 @@ def test_a_model_is_measured_with_a_plan_eager_and_compiled(audit: auditor.Audit
     model, x = Block(), torch.randn(4, 32)
     with torch.no_grad(), cpu_path("reference"):
         measured = auditor.measure(model, x, audit, compile=False, cap_s=0.1)
-    assert measured.calls == 2
+    assert measured.calls == 3
     assert set(measured.threeway.timings.median_us) == {"eager", "patched"}
     assert "patched" in str(measured)
     assert "µs" in str(measured)

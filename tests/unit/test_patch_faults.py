@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from auditor.patching.plan import Plan
 from auditor.patching.step import Step
 from auditor.patching.verify import Verification, verify
 from fused_replacements import cpu_path, find
+from fused_replacements._paths import say_unfused
 
 
 @pytest.fixture(autouse=True)
@@ -165,11 +167,41 @@ def test_where_a_replacement_raises_the_separate_ops_run_and_it_is_told(monkeypa
         with pytest.warns(UserWarning, match="it failed when it ran: RuntimeError: no kernel image is available"):
             torch.testing.assert_close(step(model, x), expected)
         torch.testing.assert_close(step(model, x), expected)
-        assert [site.calls for site in patch.sites if site.chosen] == [0, 2]
+        assert [site.calls for site in patch.sites if site.chosen] == [0, 2, 2]
         assert [problem for problem in patch.problems if "rms" in problem or "FUS201" in problem] == [
             "FUS201 at norm: it failed when it ran: RuntimeError: no kernel image is available; the separate ops ran "
             "in its place."
         ]
+
+
+def test_what_is_tried_is_what_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiling: list[bool] = []
+
+    def watching(x: Tensor, weight: Tensor, **kwargs: Any) -> Tensor:
+        if x.device.type != "meta":
+            compiling.append(torch.compiler.is_compiling())  # then a replacement takes the form that is traced
+        return usual("rms_norm")(x, weight, **kwargs)
+
+    provide(monkeypatch, "rms_norm", watching)
+    with Patched(Small(), rules(), ByMeasuring(Choice(keep_all=True))) as patch:
+        patch.model(x_of())
+        assert patch.sites[0].calls == 1
+    assert len(compiling) > 2
+    assert not any(compiling)
+
+
+def test_a_replacement_that_runs_its_definition_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfused(x: Tensor, weight: Tensor, **kwargs: Any) -> Tensor:
+        if x.device.type != "meta":
+            say_unfused("rms_norm", "the planet is in retrograde")
+        return usual("rms_norm")(x, weight, **kwargs)
+
+    provide(monkeypatch, "rms_norm", unfused)
+    with Patched(Small(), rules(), ByMeasuring(Choice(keep_all=True), timed=False)) as patch:
+        for _ in range(2):  # it warns once only
+            with warnings.catch_warnings(action="ignore"):
+                patch.model(x_of())
+    assert "it runs unfused here (rms_norm: the planet is in retrograde)" in patch.sites[0].reason
 
 
 def test_a_replacement_that_takes_only_the_length_it_was_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +262,9 @@ def test_a_site_that_is_applied_and_skipped_is_told(monkeypatch: pytest.MonkeyPa
     model, x = Small(), x_of()
     with patched(model) as patch:
         model(x)
-        assert applied(patch) == [("norm", "rms_norm"), ("mlp", "act_mul")]
+        assert applied(patch) == [("norm", "rms_norm"), ("mlp.gate", "packed_linear"), ("mlp", "act_mul")]
         assert patch.problems == ["FUS201 at norm was applied and never called.",
+                                  "FUS501 at mlp.gate was applied and never called.",
                                   "FUS206 at mlp was applied and never called."]  # fmt: skip
         plan = as_plan([], patch.sites, Plan(model="Small"))
     monkeypatch.setattr(api, "load_config", lambda: type("Config", (), {"rules": ()}))

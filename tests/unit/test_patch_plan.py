@@ -142,17 +142,21 @@ def test_a_plan_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
 def test_a_plan_applies_what_it_keeps_and_nothing_else(tmp_path: Path) -> None:
     model, x = Small(), x_of()
     plan = plan_of(model)
-    assert [(site.module, site.replacement) for site in plan.kept] == [("norm", "rms_norm"), ("mlp", "act_mul")]
+    assert [(site.module, site.replacement) for site in plan.kept] == [
+        ("norm", "rms_norm"),
+        ("mlp.gate", "packed_linear"),
+        ("mlp", "act_mul"),
+    ]
     plan.save(tmp_path / "plan.yaml")
     with patch_by(model, tmp_path / "plan.yaml") as applying:
         torch.testing.assert_close(model(x), model.mlp(model.norm(x)))
-        assert applied(applying) == [("norm", "rms_norm"), ("mlp", "act_mul")]
+        assert applied(applying) == [("norm", "rms_norm"), ("mlp.gate", "packed_linear"), ("mlp", "act_mul")]
         assert applying.problems == []
     text = (tmp_path / "plan.yaml").read_text()
     (tmp_path / "plan.yaml").write_text(text.replace("module: norm\n", "module: norm\n  state: refused\n"))
     with patch_by(model, str(tmp_path / "plan.yaml")) as applying:
         model(x)
-        assert applied(applying) == [("mlp", "act_mul")]
+        assert applied(applying) == [("mlp.gate", "packed_linear"), ("mlp", "act_mul")]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # Dynamo's own, which it hides by itself
@@ -191,8 +195,8 @@ def test_what_a_plan_keeps_and_the_model_has_not_is_told() -> None:
         model(x_of())
         assert applying.problems == [
             "FUS201 at norm, which the plan keeps, is not applied: it was not found in the model.",
-            "FUS206 at mlp, which the plan keeps, is not applied: act_mul by a package that is gone is not to be had "
-            "here.",
+            "FUS501 at mlp.gate, which the plan keeps, is not applied: packed_linear by a package that is gone is not "
+            "to be had here.",
         ]
 
 
@@ -202,4 +206,4 @@ def test_layers_alike_are_told_apart() -> None:
     chosen = plan.only(site.key for site in plan.kept if site.module.startswith("1."))
     with patch_by(model, chosen) as applying:
         model(x)
-        assert applied(applying) == [("1.norm", "rms_norm"), ("1.mlp", "act_mul")]
+        assert applied(applying) == [("1.norm", "rms_norm"), ("1.mlp.gate", "packed_linear"), ("1.mlp", "act_mul")]

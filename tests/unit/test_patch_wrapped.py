@@ -206,7 +206,7 @@ def test_what_a_data_parallel_wrapper_wraps_is_patched() -> None:
         torch.testing.assert_close(output, expected[0])
         torch.testing.assert_close([p.grad for p in model.parameters()], expected[2:])
         assert patch.compiles == 1
-        assert len(applied(patch)) == 2
+        assert len(applied(patch)) == 3
         assert all(site.calls for site in patch.sites if site.chosen)
     assert list(vars(wrapper)) == before
     model.zero_grad()
@@ -227,7 +227,7 @@ def test_a_wrapper_that_copies_the_model_for_several_devices_is_refused() -> Non
     wrapper, x = nn.DataParallel(Small()), x_of()
     with patched(wrapper) as patch:
         torch.testing.assert_close(wrapper(x), wrapper.module.mlp(wrapper.module.norm(x)))
-        assert len(applied(patch)) == 2
+        assert len(applied(patch)) == 3
     wrapper.device_ids = [0, 1]
     with pytest.raises(AuditError, match="DataParallel copies its model for every call"):
         patched(wrapper)

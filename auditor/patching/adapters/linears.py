@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from auditor.patching.adapters.operands import Operand, argument, outside, sizes
 from auditor.patching.adapters.wanted import Wanted
 from auditor.patching.region import Unreachable
 from auditor.patching.site import SiteView
-from fused_replacements.horizontal.packed_linear import supports as packs
+from fused_replacements.horizontal._adjacent import adjacent
+from fused_replacements.horizontal.packed_linears import PackedLinears, packing_refusal
 
 _LINEAR = ("input", "weight", "bias")
 
@@ -129,26 +130,51 @@ def _as_large(view: SiteView, addend: fx.Node) -> fx.Node:
 
 
 def packed_linear(view: SiteView) -> Iterator[Wanted]:
-    """Linear layers on one input whose weights lie one behind the other: ``PackedLinears`` puts them there."""
+    """Linear layers on one input. Weights that do not lie one behind the other are put there."""
     nodes = list(dict.fromkeys(view.node_of(op) for op in view.region.site.region.ops))
     if any(node.target not in (F.linear, torch._C._nn.linear) for node in nodes):
         raise Unreachable("the siblings are not all calls of F.linear")
     linears = [_of_linear(view, node) for node in nodes]
-    x, weights = linears[0].x, [linear.weight for linear in linears]
+    x, weights = linears[0].x, tuple(_placeholder(linear.weight) for linear in linears)
     if any(linear.x is not x for linear in linears):
         raise Unreachable("the siblings read their input in different shapes")
-    biases = [linear.bias for linear in linears]
-    given = None if all(bias is None for bias in biases) else tuple(biases)
-    reason = packs(*(_fakes(view, argument) for argument in (x, weights, given)))
-    if reason is not None:
-        raise Unreachable(reason)
+    biases = tuple(linear.bias for linear in linears)
     places = {node: i for i, node in enumerate(nodes)}
     if any(node not in places for node in view.region.outputs):
         raise Unreachable("a view of a result belongs to it")
-    yield Wanted("packed_linear", (x, tuple(weights), given), {}, tuple(places[n] for n in view.region.outputs))
+    present = tuple(bias for bias in biases if isinstance(bias, fx.Node))
+    buffers = (weights, present) if len(present) == len(weights) else (weights,)
+    yield Wanted(
+        "packed_linear", (x, weights, biases if present else None), {}, tuple(places[n] for n in view.region.outputs),
+        buffers=buffers, prepare=_packing(view, weights),
+    )  # fmt: skip
 
 
-def _fakes(view: SiteView, argument: Any) -> Any:
-    if isinstance(argument, (list, tuple)):
-        return [_fakes(view, item) for item in argument]
-    return view.fake(argument) if isinstance(argument, fx.Node) else argument
+def _placeholder(weight: Operand) -> fx.Node:
+    if not isinstance(weight, fx.Node):
+        raise Unreachable("a weight is a view of another tensor")
+    return weight
+
+
+def _packing(view: SiteView, weights: Sequence[fx.Node]) -> Callable[[], Callable[[], None]] | None:
+    """What puts the live weights into one buffer; None where they lie in one.
+
+    Raises:
+        Unreachable: they can't be moved.
+    """
+    modules = [view.module_of(weight) for weight in weights]
+    if adjacent([module.weight for module in modules]):  # type: ignore[misc]
+        return None
+    reason = packing_refusal(modules, view.model)
+    if reason is not None:
+        raise Unreachable(reason)
+
+    def pack() -> Callable[[], None]:
+        if adjacent([module.weight for module in modules]):  # type: ignore[misc]
+            return lambda: None  # the modules are called twice
+        refusal = packing_refusal(modules, view.model)
+        if refusal is not None:
+            raise Unreachable(refusal)
+        return PackedLinears(modules).undo  # type: ignore[arg-type]
+
+    return pack

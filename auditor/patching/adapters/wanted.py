@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from torch import fx
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,10 @@ class Wanted:
     results: tuple[int, ...] = (0,)
     faithful: bool = False
     """It rounds where the separate ops do: in 16 bits nearly every element must be the same."""
+    buffers: tuple[tuple[fx.Node, ...], ...] = ()
+    """Arguments that lie one behind the other in one buffer, once ``prepare`` was called."""
+    prepare: Callable[[], Callable[[], None]] | None = None
+    """What the live model needs for it; returns what undoes that."""
 
     @property
     def options(self) -> dict[str, Any]:
