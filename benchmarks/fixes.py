@@ -1,6 +1,6 @@
 """What `fix` makes of many models: unfused kernels before and after, and savings predicted against those measured.
 
-    python benchmarks/fixes.py SCRIPT [--models llama,bert] [--args "--dtype bf16 --train"] [--keep-all] [--json FILE]
+    python benchmarks/fixes.py SCRIPT [--models llama,bert] [--args="--dtype bf16 --train"] [--keep-all] [--json FILE]
 
 SCRIPT is run as a user's would be, with a model's name and ``--args``; without ``--models`` it has to have a
 ``configs()`` whose keys are names. Each is audited and fixed by the command itself, in processes of their own, so that

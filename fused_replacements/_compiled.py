@@ -66,10 +66,13 @@ def layout_class(tensor: Tensor) -> tuple[object, ...]:
     return (tensor.dtype, ones, strides)
 
 
-def build(definition: Definition, arguments: Sequence[Argument], threads: int) -> tuple[Boxed, Conditions]:
+def build(
+    definition: Definition, arguments: Sequence[Argument], threads: int, *, exact: bool = False
+) -> tuple[Boxed, Conditions]:
     """The compiled graph of ``definition`` for arguments of the class of these, on ``threads`` threads.
 
-    With it come the conditions on sizes and strides under which it is right for others of the class.
+    With it come the conditions on sizes and strides under which it is right for others of the class. An ``exact`` one
+    is right for these sizes only.
 
     Raises:
         Exception: whatever the compiler raises where it can't: no C++ compiler, an op that it doesn't know.
@@ -85,7 +88,7 @@ def build(definition: Definition, arguments: Sequence[Argument], threads: int) -
         return tuple(output.contiguous() for output in outputs)
 
     with torch.no_grad():
-        mode, fakes = _symbolic(leaves(arguments))
+        mode, fakes = _symbolic(leaves(arguments), exact=exact)
         # the mode is entered too: what a definition makes itself (arange, a scalar) must be fake as well
         with mode, torch._guards.tracing(torch._guards.TracingContext(mode)):
             graph = make_fx(flat, decomposition_table=select_decomp_table())(*fakes)
@@ -96,15 +99,15 @@ def build(definition: Definition, arguments: Sequence[Argument], threads: int) -
     return inner if callable(inner) else compiled, Conditions(mode.shape_env, fakes)
 
 
-def _symbolic(tensors: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
-    """Fake tensors whose sizes are symbols, but for sizes of 1: those are what broadcasts, and stay."""
+def _symbolic(tensors: Sequence[Tensor], *, exact: bool = False) -> tuple[Any, list[Tensor]]:
+    """Fake tensors whose sizes are symbols, but for sizes of 1: those are what broadcasts, and stay; or ``exact``."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False))
 
     def fake(tensor: Tensor) -> Tensor:
-        dims = [DimDynamic.STATIC if size == 1 else DimDynamic.DYNAMIC for size in tensor.shape]
+        dims = [DimDynamic.STATIC if exact or size == 1 else DimDynamic.DYNAMIC for size in tensor.shape]
         context: Any = StatelessSymbolicContext(dynamic_sizes=dims, constraint_sizes=[None] * tensor.dim())
         return mode.from_tensor(tensor.detach(), symbolic_context=context)
 
@@ -189,6 +192,7 @@ class CompiledKernels:
             where it says no, none is built and the definition itself is to run.
         misfit: asked with arguments of new shapes; where it has a reason there is no kernel for them.
         examine: called with arguments of new shapes; it raises where the definition is not for them.
+        exact: so many kernels are built for the very sizes at hand, before one is for all sizes.
     """
 
     def __init__(
@@ -198,11 +202,13 @@ class CompiledKernels:
         admits: Admits | None = None,
         misfit: Callable[..., str | None] | None = None,
         examine: Callable[[Sequence[Argument]], None] | None = None,
+        exact: int = 0,
     ) -> None:
         self._definition = definition
         self._admits = admits
         self._misfit = misfit
         self._examine = examine
+        self._exact_left = exact
         self._given_up: set[object] = set()
         self._shapes_of = shape_key(count)
         self._by_shape: dict[object, Boxed | None] = {}
@@ -254,14 +260,19 @@ class CompiledKernels:
                     return kernel
             if self._admits is not None and not self._admits(arguments, len(known)):
                 return None
+            if self._exact_left:
+                self._exact_left -= 1
+                return self._built(arguments, threads, exact=True)[0]
             known.append(self._built(arguments, threads))
             return known[-1][0]
 
-    def _built(self, arguments: Sequence[Argument], threads: int) -> tuple[Boxed, Conditions]:
+    def _built(
+        self, arguments: Sequence[Argument], threads: int, *, exact: bool = False
+    ) -> tuple[Boxed, Conditions]:  # fmt: skip
         if Toolchain.failure is not None:
             raise RuntimeError(Toolchain.failure)
         try:
-            return _in_clean_thread(lambda: build(self._definition, arguments, threads))
+            return _in_clean_thread(lambda: build(self._definition, arguments, threads, exact=exact))
         except Exception as error:
             if _is_of_toolchain(error):
                 Toolchain.failure = reason_of(error)

@@ -72,10 +72,10 @@ class Repair:
                 patched = self._verified(patched, plan)
             times = self._timed(patched)
             patched, plan, times = self._bound_instead(patched, plan, times)
-            self._note_times(times, self._first_call_us(patched, plan))
         calls = self._calls(patched)
         if not self.options.dry:
             self._judge(plan, patched, calls, times.timings.ratio("patched"))
+            self._note_times(times, self._first_call_us(patched, plan))
         self._describe(patched, plan, calls)
         return plan
 
@@ -140,12 +140,12 @@ class Repair:
 
     def _calls(self, patched: Patched) -> dict[Key, int]:
         """By site: how often its replacement runs in one step."""
-        before = [site.calls for site in patched.sites]
+        before = {id(site): site.calls for site in patched.sites}
         with patched.enabled():
             run_step(self.model, self.step)
         found: dict[Key, int] = {}
-        for site, calls in zip(patched.sites, before, strict=False):
-            found[_key(site)] = found.get(_key(site), 0) + site.calls - calls
+        for site in patched.sites:  # among them those of graphs that this step was traced into
+            found[_key(site)] = found.get(_key(site), 0) + site.calls - before.get(id(site), 0)
         return found
 
     def _judge(self, plan: Plan, patched: Patched, calls: dict[Key, int], gain: Ratio) -> None:

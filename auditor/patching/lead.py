@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, fx
 
 from auditor.collect.capture import Captured
-from auditor.patching.region import FxRegion, as_module
+from auditor.patching.region import FxRegion, as_module, viewed
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +30,20 @@ class Lead:
 
 
 def lead_to(region: FxRegion, inputs: Sequence[fx.Node], named: Sequence[fx.Node], captured: Captured) -> Lead | None:
-    """The way from ``named`` nodes to ``inputs``; None where all that is named is among the inputs.
+    """The way from ``named`` nodes to ``inputs``, and from inputs to those that are views of them; None for no way.
 
     Raises:
         Unreachable: a size on the way is none of the sizes of its tensors.
     """
     further = [node for node in dict.fromkeys(named) if node not in inputs]
-    if not further:
-        return None
     order = {node: i for i, node in enumerate(captured.fx_graph.nodes)}
-    way = _between(further, inputs, order)
+    way = _between(further, inputs, order) if further else set()
+    for node in inputs:
+        above = viewed(node, captured)
+        end = next((i for i, source in enumerate(above) if i and (source in inputs or source in named)), 0)
+        way.update(above[:end])
+    if not way:
+        return None
     derived = tuple(node for node in inputs if node in way)
     members = tuple(sorted(way, key=order.__getitem__))
     among = set(members)

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from auditor.collect.capture import hint
 from auditor.patching.adapters import ADAPTERS, Wanted
 from auditor.patching.calls import Proposal
-from auditor.patching.region import Unreachable
+from auditor.patching.region import Unreachable, as_module, with_shared_views
 from auditor.patching.site import SiteView
 from fused_replacements import Chain, Provider, providers
 
@@ -87,7 +87,13 @@ def _of_compiler(view: SiteView, function: fx.GraphModule, reasons: list[str]) -
     if any(op.name.startswith("aten.native_dropout") for op in view.region.site.region.ops):
         reasons.append("elementwise_chain: it draws random numbers")
         return
-    tensors = tuple(node for node in view.region.inputs if isinstance(view.captured.results[node], Tensor))
+    region = with_shared_views(view.region, view.captured)
+    if region is not view.region:
+        try:
+            function = as_module(region, view.captured)
+        except Unreachable:
+            region = view.region
+    tensors = tuple(node for node in region.inputs if isinstance(view.captured.results[node], Tensor))
     chain = chain_of(function, [view.fake(node) for node in tensors])
     reason = chain.supports(*(static(view.fake(node)) for node in tensors))
     if reason is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -144,6 +145,40 @@ def _called(node: fx.Node) -> str:
     target = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     return f"{name} ({node.name})"
+
+
+def with_shared_views(region: FxRegion, captured: Captured) -> FxRegion:
+    """``region``, reading what several of its inputs are views of, and with those views in it.
+
+    The halves of a head that a rotary embedding turns come back as one gradient then, not as two to be put together.
+    The views stay in the graph for whoever else reads them.
+    """
+    tensors = [node for node in region.inputs if isinstance(captured.results[node], Tensor)]
+    ways = {node: viewed(node, captured) for node in tensors}
+    shared = Counter(source for way in ways.values() for source in way)
+    views: dict[fx.Node, None] = {}
+    for way in ways.values():
+        wholes = (i for i, n in enumerate(way) if shared[n] > 1 and isinstance(captured.results[n], Tensor))
+        end = next(wholes, None)
+        views.update(dict.fromkeys(way[:end] if end is not None else ()))
+    if not views:
+        return region
+    order = {node: i for i, node in enumerate(captured.fx_graph.nodes)}
+    members = tuple(sorted((*views, *region.members), key=order.__getitem__))
+    among = set(members)
+    inputs = dict.fromkeys(i for node in members for i in node.all_input_nodes if i not in among)
+    return replace(region, members=members, inputs=tuple(inputs))
+
+
+def viewed(node: fx.Node, captured: Captured) -> list[fx.Node]:
+    """``node``, what it is a view of, what this is a view of, and so on."""
+    way = [node]
+    while way[-1].op in ("call_function", "call_method") and not any(o.kernels for o in captured.ops_of(way[-1])):
+        sources = [n for n in way[-1].all_input_nodes if any(v is not None for v in captured.values[n])]
+        if len(sources) != 1:
+            break
+        way.append(sources[0])
+    return way
 
 
 def as_module(region: FxRegion, captured: Captured) -> fx.GraphModule:

@@ -127,7 +127,7 @@ class Chain:
         places = tuple(i for i, argument in enumerate(arguments) if isinstance(argument, Tensor))
         constants = [None if i in places else argument for i, argument in enumerate(arguments)]
         definition = of_tensors(self.fn, constants, places, autocast)
-        op = chain_op(self.name, definition, places, len(traced.outputs), rows=self.rows)
+        op = chain_op(self.name, definition, places, len(traced.outputs), rows=self.rows, shifts=traced.shifts)
         return _Form(op, places, None if traced.structure.is_leaf() else traced.structure)
 
 

@@ -54,6 +54,11 @@ class Traced:
     structure: _pytree.TreeSpec
 
     @property
+    def shifts(self) -> bool:
+        """Whether it reads a tensor at other places than it writes: rolled, or from its end."""
+        return any(node.op == "call_function" and _name(node.target) in ("roll", "flip") for node in self.graph.nodes)
+
+    @property
     def output_nodes(self) -> list[torch.fx.Node]:
         found: Any = next(node for node in self.graph.nodes if node.op == "output").args[0]
         return list(found)

@@ -92,8 +92,13 @@ class _Compiler(Kernels):
         return lambda *_: None
 
 
-def chain_op(name: str, definition: Function, places: Sequence[int], outputs: int, *, rows: bool) -> FusedOp:
-    """The dispatcher's op of a chain whose arguments at ``places`` are tensors."""
+def chain_op(
+    name: str, definition: Function, places: Sequence[int], outputs: int, *, rows: bool, shifts: bool
+) -> FusedOp:
+    """The dispatcher's op of a chain whose arguments at ``places`` are tensors.
+
+    One that ``shifts`` has places modulo a size in its loops: with the size known they are twice as fast.
+    """
     arguments = ", ".join(f"Tensor x{i}" for i in places)
     results = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
     forward, backward = _Compiler("elementwise_chain", "forward"), _Compiler("elementwise_chain", "backward")
@@ -102,8 +107,11 @@ def chain_op(name: str, definition: Function, places: Sequence[int], outputs: in
     op.forward.floating = ()  # the function may count, compare and choose
     forward.made.append(op.forward)
     backward.made.append(op.backward)
+    exact = 1 if shifts else 0
     count, derived = len(op.backward.schema.arguments), op.backward.definition
-    op.forward.compiled = CompiledKernels(definition, len(places), _admits(op.name, definition, list, rows))
+    op.forward.compiled = CompiledKernels(
+        definition, len(places), _admits(op.name, definition, list, rows), exact=exact
+    )
     inputs = _admits(op.name, definition, lambda arguments: op.split(arguments)[1], rows)
-    op.backward.compiled = CompiledKernels(derived, count, inputs)
+    op.backward.compiled = CompiledKernels(derived, count, inputs, exact=exact)
     return op

@@ -340,3 +340,19 @@ def test_rows_lets_a_chain_hold_what_walks_whole_rows(function: Any, shapes: lis
 def test_rows_does_not_let_products_in() -> None:
     x = torch.randn(4, 4)
     assert "aten.mm is not elementwise or over rows" in str(Chain(lambda a, b: a @ b, rows=True).supports(x, x))
+
+
+def test_a_rolled_chain_is_compiled_for_its_first_sizes_and_then_for_all() -> None:
+    def echo(x: Tensor, weight: Tensor) -> Tensor:
+        return (x + torch.roll(x, 2, 0) * weight).clamp(-1.0, 1.0) + torch.flip(x, (0,))
+
+    chain = Chain(echo, rows=True)
+    for rows in (6, 9, 12, 6):
+        x = torch.randn(rows, 32, requires_grad=True)
+        inputs = [x, torch.randn(32, requires_grad=True)]
+        found, expected = chain(*inputs), echo(*inputs)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (found, expected)]
+        torch.testing.assert_close(*gradients)
+    (op,) = chain.ops()
+    assert (op.forward.compiled.built, op.backward.compiled.built) == (1, 1)
