@@ -29,16 +29,18 @@ class Claims:
 
 
 def claim(
-    graph: OpGraph | Canonical, rules: Sequence[Rule], *, keep: Callable[[Candidate], bool] | None = None
-) -> Claims:
+    graph: OpGraph | Canonical, rules: Sequence[Rule], *, keep: Callable[[Candidate], bool] | None = None,
+    possible: Callable[[Candidate], bool] = lambda _: True,
+) -> Claims:  # fmt: skip
     """Match all rules and settle who gets what.
 
     ``keep`` may turn a legal candidate away before it claims anything (a suppression): its kernels stay
-    claimed by nobody, so no weaker rule reports the same place.
+    claimed by nobody, so no weaker rule reports the same place. One that is not ``possible`` leaves its
+    kernels to the other rules.
     """
     with collection_paused():
         canonical = graph if isinstance(graph, Canonical) else Canonical(graph)
-        claimer = _Claimer(canonical, keep)
+        claimer = _Claimer(canonical, keep, possible)
         for turn in turns(rules):
             claimer.take_turn(turn)
     claimer.claims.sites.sort(key=lambda c: (c.region.ops[0].index, c.rule.id))
@@ -46,9 +48,11 @@ def claim(
 
 
 class _Claimer:
-    def __init__(self, graph: Canonical, keep: Callable[[Candidate], bool] | None) -> None:
+    def __init__(
+        self, graph: Canonical, keep: Callable[[Candidate], bool] | None, possible: Callable[[Candidate], bool]
+    ) -> None:  # fmt: skip
         self.graph = graph
-        self.keep = keep
+        self.keep, self.possible = keep, possible
         self.claims = Claims()
         self.taken: set[int] = set()
 
@@ -80,7 +84,7 @@ class _Claimer:
     def _accept(self, candidates: list[Candidate]) -> None:
         for candidate in sorted(candidates, key=_preference):
             members = {op.index for op in candidate.region.ops}
-            if self.taken.isdisjoint(members):
+            if self.taken.isdisjoint(members) and self.possible(candidate):
                 self.taken |= members
                 if self.keep is None or self.keep(candidate):
                     self.claims.sites.append(candidate)

@@ -64,8 +64,8 @@ def _unfit(captured: Captured, node: fx.Node, site: Candidate) -> str | None:
     if node.op not in ("call_function", "call_method"):
         return f"{node.op} {node.target} is no call of a function"
     for op in captured.ops_of(node):
-        if op.kernels and op.index not in inside and kind_of(op.name) != "copy":
-            # (a copy that a node makes for itself, as matmul lays out what it multiplies, goes along)
+        if op.kernels and op.index not in inside and kind_of(op.name) not in ("copy", "generator"):
+            # (what a node makes for itself goes along: a layout that matmul can read, a tensor of a number for where)
             return f"only a part of {_called(node)} belongs to it ({op.name} does not)"
         if op.mutates:
             return f"{_called(node)} writes in place"
@@ -110,7 +110,7 @@ def _region(captured: Captured, site: Candidate, nodes: list[fx.Node]) -> FxRegi
 
 
 def _with_views(captured: Captured, chosen: dict[fx.Node, None]) -> tuple[fx.Node, ...]:
-    """``chosen`` and the views on paths between them.
+    """``chosen`` and the views on paths between them, and what is made there in the shape of another (``full_like``).
 
     Raises:
         Unreachable: something that computes lies on such a path.
@@ -119,12 +119,11 @@ def _with_views(captured: Captured, chosen: dict[fx.Node, None]) -> tuple[fx.Nod
     last = max(order[node] for node in chosen)
     below = _reached(chosen, lambda node: [u for u in node.users if order[u] <= last])
     above = _reached(chosen, lambda node: node.all_input_nodes)
-    computing = {captured.node_of[op.index] for op in captured.graph.ops if op.kernels}
     found = dict(chosen)
     for node in below & above:
         if node in chosen:
             continue
-        if node in computing:
+        if any(op.kernels and kind_of(op.name) != "generator" for op in captured.ops_of(node)):
             raise Unreachable(f"a path leaves it and comes back through {_called(node)}")
         found[node] = None
     return tuple(sorted(found, key=order.__getitem__))

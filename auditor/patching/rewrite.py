@@ -27,6 +27,7 @@ from auditor.patching.calls import Proposal, SiteCall, nodes_of
 from auditor.patching.exchange import code_of, drop_idle_casts, exchange
 from auditor.patching.hooks import Hooks
 from auditor.patching.lead import Lead, lead_to
+from auditor.patching.opened import open_dropouts
 from auditor.patching.places import place
 from auditor.patching.proposals import proposals
 from auditor.patching.recompute import take_checkpoints
@@ -174,6 +175,7 @@ class Rewriter:
             return
         if self.model is not None:
             place(module.graph, self.model)
+        open_dropouts(module.graph)
         captured = capture(module, fakes, mode)
         drop_idle_casts(module.graph, captured)
         canonical = Canonical(captured.graph)
@@ -181,16 +183,22 @@ class Rewriter:
         frame.refused += [(rule.id, refusal.reason, refusal.at.module) for rule, refusal in claims.refused]
         seen: Counter[tuple[str, str, str]] = Counter()
         hooks = Hooks(self.model)
-        work = [found for site in claims.sites for found in self._look(captured, canonical, site, seen, hooks)]
-        frame.sites += [site for site, _ in work]
-        for site, region in work:
-            if region is not None:
-                self._apply(module, captured, site, region)
+
+        def look(candidates: Sequence[Candidate]) -> list[tuple[Candidate, _Found]]:
+            return [(c, self._look(captured, canonical, c, seen, hooks)) for c in candidates]
+
+        looked = look(claims.sites)
+        looked += look(_second_choice(canonical, self.rules, looked))
+        frame.sites += [site for _, found in looked for site, _ in found]
+        for _, found in looked:
+            for site, region in found:
+                if region is not None:
+                    self._apply(module, captured, site, region)
 
     def _look(
         self, captured: Captured, canonical: Canonical, candidate: Candidate, seen: Counter[tuple[str, str, str]],
         hooks: Hooks,
-    ) -> list[tuple[PatchSite, FxRegion | None]]:  # fmt: skip
+    ) -> _Found:  # fmt: skip
         """The sites of the FX graph that a site of the op graph is, each with the region to exchange."""
         first = candidate.region.ops[0]
         refused = PatchSite(SiteKey(candidate.rule.id, self._module(first.module), "", 0), candidate.region.kernels)
@@ -244,6 +252,26 @@ class Rewriter:
             site.chosen = chosen
         except Unreachable as refusal:
             site.reason = str(refusal)
+
+
+_Found = list[tuple[PatchSite, FxRegion | None]]
+
+
+def _second_choice(
+    canonical: Canonical, rules: Sequence[Rule], looked: Sequence[tuple[Candidate, _Found]]
+) -> list[Candidate]:  # fmt: skip
+    """What other rules find in the kernels of patterns that nothing computes: the softmax of attention with dropout."""
+    lost, held = set[frozenset[int]](), set[int]()
+    for candidate, found in looked:
+        members = frozenset(op.index for op in candidate.region.ops)
+        if candidate.match is not None and not any(site.proposals for site, _ in found):
+            lost.add(members)
+        else:
+            held |= members
+    if not lost:
+        return []
+    again = claim(canonical, rules, possible=lambda c: frozenset(op.index for op in c.region.ops) not in lost)
+    return [c for c in again.sites if held.isdisjoint(op.index for op in c.region.ops)]
 
 
 def _check_plain(inputs: Iterable[Tensor]) -> None:

@@ -23,4 +23,4 @@ def adjacent(tensors: Sequence[Tensor]) -> bool:
 def joined(tensors: Sequence[Tensor]) -> Tensor:
     """All rows of ``tensors`` as one tensor, without a copy. They must be ``adjacent``."""
     first = tensors[0]
-    return first.as_strided((sum(len(tensor) for tensor in tensors), *first.shape[1:]), first.stride())
+    return first.as_strided((sum([tensor.size(0) for tensor in tensors]), *first.shape[1:]), first.stride())

@@ -226,14 +226,20 @@ def packed_linear(
     elif x.dtype is not weights[0].dtype:
         raise ValueError(f"x is {x.dtype}, and the weights are {weights[0].dtype}")
     empty = [None] * (MOST - count)
+    sizes = [weight.size(0) for weight in weights]
+    if torch.compiler.is_compiling() or transforms_active() or forward_ad._current_level >= 0:
+        return _views(OP(x, *weights, *empty, *given, *empty), sizes)
+    if type(x) is Tensor and not torch.is_grad_enabled() and not _modes():
+        return _separate(_forward(x, *weights, *empty, *given, *empty), sizes)  # the op would cost 40 µs a call
     y: Tensor | tuple[Tensor, ...] = OP(x, *weights, *empty, *given, *empty)
     if isinstance(y, tuple):
         return y
-    sizes = [weight.size(0) for weight in weights]
-    plain = not (
-        torch.compiler.is_compiling() or y.requires_grad or transforms_active() or forward_ad._current_level >= 0
-    )
-    return _separate(y, sizes) if plain else _views(y, sizes)
+    return _views(y, sizes) if y.requires_grad else _separate(y, sizes)
+
+
+def _modes() -> int:
+    """How many modes look at the ops that are called: to them it has to be one."""
+    return int(torch._C._len_torch_dispatch_stack())
 
 
 def _count_reason(weights: int, biases: int) -> str | None:

@@ -1,0 +1,91 @@
+"""Dropout draws the numbers that it would have drawn; what stands beside it is fused, also where attention is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from patched_models import applied, patched, reasons, rules
+from torch import Tensor, nn
+
+from auditor.patching.choose import as_plan
+from auditor.patching.live import Patched
+from auditor.patching.plan import Plan
+from fused_replacements import cpu_path
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    with cpu_path("reference"):
+        yield
+    torch._dynamo.reset()
+
+
+class Dropping(nn.Module):
+    """A projection, dropout, and the residual: in that order in every transformer that is trained."""
+
+    def __init__(self, p: float = 0.25) -> None:
+        super().__init__()
+        self.project, self.drop, self.norm = nn.Linear(16, 16), nn.Dropout(p), nn.LayerNorm(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.drop(self.project(x)) * 1.5 + x)
+        return self.drop(self.project(x)) + x
+
+
+class Attention(nn.Module):
+    """By parts, with dropout: as minGPT has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.drop = nn.Linear(16, 48), nn.Dropout(0.25)
+        self.register_buffer("mask", torch.ones(6, 6, dtype=torch.bool).tril())
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(2, 6, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = ((q @ k.transpose(-2, -1)) / math.sqrt(4)).masked_fill(~self.mask, -math.inf)
+        return self.drop(F.softmax(scores, -1)) @ v
+
+
+def seeded(model: nn.Module, x: Tensor) -> list[Tensor]:
+    torch.manual_seed(7)
+    output = model(x)
+    return [output, *torch.autograd.grad(output.square().sum(), list(model.parameters())), torch.rand(2)]
+
+
+@pytest.mark.parametrize("model", [Dropping(), Attention()], ids=["residual", "attention"])
+def test_the_same_numbers_are_drawn_in_the_same_order(model: nn.Module) -> None:
+    x = torch.randn(2, 6, 16)
+    expected = seeded(model, x)
+    with patched(model) as patch:
+        torch.testing.assert_close(seeded(model, x), expected)
+        chains = [site for site in patch.sites if site.chosen and site.key.rule == "FUS101"]
+        assert chains
+        assert all(site.calls for site in chains)
+    assert all(map(torch.equal, seeded(model, x), expected))
+
+
+@pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.25, False)])
+def test_dropout_that_draws_nothing_is_left_alone(p: float, training: bool) -> None:
+    model, x = Dropping(p).train(training), torch.randn(2, 6, 16)
+    expected = seeded(model, x)
+    with patched(model):
+        torch.testing.assert_close(seeded(model, x), expected)
+
+
+def test_what_is_left_of_attention_that_nothing_computes_is_fused() -> None:
+    model, x = Attention(), torch.randn(2, 6, 16)
+    with patched(model) as patch:
+        model(x)
+        assert {site.key.rule for site in patch.sites if site.chosen} == {"FUS204", "FUS101"}
+        assert any("bernoulli_" in reason for reason in reasons(patch).values())
+        sites = applied(patch)
+        plan = as_plan([], patch.sites, Plan(model="Attention"))
+    with Patched.by_plan(model, rules(), plan) as planned:
+        model(x)
+        assert applied(planned) == sites
+        assert planned.problems == []
