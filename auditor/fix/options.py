@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from auditor.config import Suppression
+
 
 class Options(msgspec.Struct, kw_only=True):
     """What the user asked for."""
@@ -12,6 +14,8 @@ class Options(msgspec.Struct, kw_only=True):
     """Folders of further rules."""
     select: list[str] = []
     """Ids of the rules whose sites may be patched."""
+    suppress: list[Suppression] = []
+    """Sites that the project's settings leave out."""
     limit: int | None = None
     min_gain: float = 0.0
     keep_all: bool = False

@@ -9,6 +9,7 @@ import msgspec
 import torch
 from torch import nn
 
+from auditor.config import Config
 from auditor.engine.rules import Rule
 from auditor.fix.inputs import CapturedCall
 from auditor.fix.options import Options
@@ -25,6 +26,7 @@ from auditor.patching.state import kept_state
 from auditor.patching.step import Step, run_step
 from auditor.patching.threeway import ThreeWay, measure_step
 from auditor.patching.verify import Verification, verify
+from auditor.selection import Selection
 
 Key = tuple[str, str, str, int]
 
@@ -90,7 +92,8 @@ class Repair:
             wanted=lambda rule: not self.options.select or rule in self.options.select,
         )  # fmt: skip
         chooser = ByMeasuring(choice, timed=not self.options.dry)
-        patched = self._patched(Patched(self.model, self.rules, chooser))
+        keep = Selection(Config(suppress=self.options.suppress), self.rules).keep
+        patched = self._patched(Patched(self.model, self.rules, chooser, keep=keep))
         run_step(self.model, self.step)
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         plan = Plan(

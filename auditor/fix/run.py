@@ -130,6 +130,7 @@ class Fixing:
         return {
             "rules": list(self.config.rules),
             "select": [rule.id for rule in self.rules if self.config.chooses(rule.id, rule.name)],
+            "suppress": [msgspec.to_builtins(s) for s in self.config.suppress],
             "limit": options.limit, "min_gain": options.min_gain, "keep_all": options.keep_all,
             "compile": options.compile, "dry": dry, "run": self.stored.id,
         }  # fmt: skip

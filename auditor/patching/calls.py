@@ -9,6 +9,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils import checkpoint
+
+PASSED_ON: tuple[type[Exception], ...] = (
+    torch.OutOfMemoryError,  # the separate ops need as much and more
+    *filter(None, [getattr(checkpoint, "_StopRecomputationError", None)]),  # no error: all that was lost is there again
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ class SiteCall:
         """``inputs`` are the tensors that the separate ops read; the rest is the function's."""
         try:
             result = self.function(*args, **kwargs)
-        except torch.OutOfMemoryError:  # the separate ops need as much and more
+        except PASSED_ON:
             raise
         except Exception as error:  # whatever a provider raises
             if self.separate is None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError
 from auditor.patching.bind import BoundModule
@@ -40,6 +41,7 @@ class Patched:
         modules: paths of modules that are one site each, to be bound.
         whole: trace the model itself, for sites that span modules.
         planned: what has to be found, of which it is told if it is not.
+        keep: asked with each site; what it turns away is left alone.
 
     Raises:
         AuditError: the model is compiled, patched or sharded already.
@@ -47,11 +49,11 @@ class Patched:
 
     def __init__(
         self, model: nn.Module, rules: Sequence[Rule], chooser: Chooser, *, modules: Sequence[str] = (),
-        whole: bool = True, planned: Sequence[PlanSite] = (),
+        whole: bool = True, planned: Sequence[PlanSite] = (), keep: Callable[[Candidate], bool] | None = None,
     ) -> None:  # fmt: skip
         self.model = _inner(model)
         self._on, self.planned = False, list(planned)
-        self.rewriter = Rewriter(rules, chooser, model=self.model)
+        self.rewriter = Rewriter(rules, chooser, model=self.model, keep=keep)
         self.graph_breaks: dict[str, None] = {}
         """Why Dynamo cut the model into several graphs; no site spans a cut."""
         self.unpatched_calls = 0

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensor
 
 from auditor.collect.capture import Captured, capture
+from auditor.engine.assemble import home_of
 from auditor.engine.claims import claim
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
@@ -108,12 +109,14 @@ class Rewriter:
     """A backend for ``torch.compile``. ``frames`` tells what it saw, in order.
 
     ``path`` is where the compiled module stands in the model; module names in what it sees begin with it. Hooks of
-    ``model`` keep sites apart.
+    ``model`` keep sites apart. What ``keep`` turns away is suppressed: its kernels are left alone.
     """
 
     def __init__(
-        self, rules: Sequence[Rule], chooser: Chooser, path: str = "", model: nn.Module | None = None
+        self, rules: Sequence[Rule], chooser: Chooser, path: str = "", model: nn.Module | None = None,
+        keep: Callable[[Candidate], bool] | None = None,
     ) -> None:  # fmt: skip
+        self.keep = keep
         self.rules, self.chooser, self.path, self.model = list(rules), chooser, path, model
         self.frames: list[Frame] = []
         self.codes: set[types.CodeType] = set()
@@ -179,7 +182,7 @@ class Rewriter:
         captured = capture(module, fakes, mode)
         drop_idle_casts(module.graph, captured)
         canonical = Canonical(captured.graph)
-        claims = claim(canonical, self.rules)
+        claims = claim(canonical, self.rules, keep=self.keep)
         frame.refused += [(rule.id, refusal.reason, refusal.at.module) for rule, refusal in claims.refused]
         seen: Counter[tuple[str, str, str]] = Counter()
         hooks = Hooks(self.model)
@@ -188,7 +191,7 @@ class Rewriter:
             return [(c, self._look(captured, canonical, c, seen, hooks)) for c in candidates]
 
         looked = look(claims.sites)
-        looked += look(_second_choice(canonical, self.rules, looked))
+        looked += look(_second_choice(canonical, self.rules, looked, self.keep))
         frame.sites += [site for _, found in looked for site, _ in found]
         for _, found in looked:
             for site, region in found:
@@ -200,8 +203,8 @@ class Rewriter:
         hooks: Hooks,
     ) -> _Found:  # fmt: skip
         """The sites of the FX graph that a site of the op graph is, each with the region to exchange."""
-        first = candidate.region.ops[0]
-        refused = PatchSite(SiteKey(candidate.rule.id, self._module(first.module), "", 0), candidate.region.kernels)
+        home = home_of(candidate.region.ops).module
+        refused = PatchSite(SiteKey(candidate.rule.id, self._module(home), "", 0), candidate.region.kernels)
         try:
             hooks.check(op.module for op in candidate.region.ops)
             regions = fx_regions(captured, candidate)
@@ -213,11 +216,12 @@ class Rewriter:
     def _site(
         self, captured: Captured, canonical: Canonical, region: FxRegion, seen: Counter[tuple[str, str, str]]
     ) -> PatchSite:
-        first = captured.ops_of(region.members[0])[0]
+        among = set(region.members)
+        home = home_of(op for op in region.site.region.ops if captured.node_of[op.index] in among).module
         function = as_module(region, captured)
         inputs = tuple(captured.results[node] for node in tensor_inputs(region, captured))
         _check_plain(inputs)
-        name = (region.site.rule.id, self._module(first.module), fingerprint(function, inputs))
+        name = (region.site.rule.id, self._module(home), fingerprint(function, inputs))
         key = SiteKey(*name, seen[name])
         seen[name] += 1
         site = PatchSite(key, region.kernels, function, inputs)
@@ -258,7 +262,8 @@ _Found = list[tuple[PatchSite, FxRegion | None]]
 
 
 def _second_choice(
-    canonical: Canonical, rules: Sequence[Rule], looked: Sequence[tuple[Candidate, _Found]]
+    canonical: Canonical, rules: Sequence[Rule], looked: Sequence[tuple[Candidate, _Found]],
+    keep: Callable[[Candidate], bool] | None,
 ) -> list[Candidate]:  # fmt: skip
     """What other rules find in the kernels of patterns that nothing computes: the softmax of attention with dropout."""
     lost, held = set[frozenset[int]](), set[int]()
@@ -270,7 +275,9 @@ def _second_choice(
             held |= members
     if not lost:
         return []
-    again = claim(canonical, rules, possible=lambda c: frozenset(op.index for op in c.region.ops) not in lost)
+    again = claim(
+        canonical, rules, keep=keep, possible=lambda c: frozenset(op.index for op in c.region.ops) not in lost
+    )
     return [c for c in again.sites if held.isdisjoint(op.index for op in c.region.ops)]
 
 

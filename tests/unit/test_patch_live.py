@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from patched_models import RMSNorm, Small, applied, patched, step, x_of
+from patched_models import RMSNorm, Small, applied, patched, rules, step, x_of
 from torch import Tensor, nn
 
+from auditor.config import Config, Suppression
 from auditor.errors import AuditError
+from auditor.selection import Selection
 from fused_replacements import cpu_path
 
 SITES = [("norm", "rms_norm"), ("mlp.gate", "packed_linear"), ("mlp", "act_mul")]
@@ -106,6 +108,15 @@ def test_a_model_is_not_patched_twice() -> None:
     model.norm.compile(backend="eager")
     with pytest.raises(AuditError, match="'norm' is compiled already"):
         patched(model)
+
+
+def test_what_the_settings_suppress_is_left_alone_and_so_are_its_kernels() -> None:
+    model, x = Small(), x_of()
+    suppression = Suppression(rule="FUS201", modules="n*", reason="frozen")
+    with patched(model, keep=Selection(Config(suppress=[suppression]), rules()).keep) as patch:
+        model(x)
+        assert applied(patch) == SITES[1:]
+        assert not any(site.key.module == "norm" for site in patch.sites)
 
 
 def test_an_undone_model_is_patched_again() -> None:

@@ -275,8 +275,9 @@ def test_sites_that_read_a_tensor_subclass_are_refused() -> None:
     model.norm.weight = nn.Parameter(Halves(weight * 0.5, weight * 0.5), requires_grad=False)
     with torch.no_grad(), patched(model) as patch:
         result = model(x)
-        assert "rms_norm" not in [replacement for _, replacement in applied(patch)]
-        assert "Halves" in str(patch.problems) + str(reasons(patch))
+        norms = [site.chosen for site in patch.sites if site.chosen and site.chosen.replacement == "rms_norm"]
+        assert [norm.args[1] for norm in norms] == [None]  # the norm alone; the product with the weight is apart
+        assert "Halves" in reasons(patch)["norm"]
         with patch.disabled():
             assert torch.equal(result, model(x))
 
