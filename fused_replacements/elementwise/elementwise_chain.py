@@ -19,6 +19,9 @@ gathers, concatenations, random numbers, in-place ops, branches on values, and t
 get as arguments (they would be frozen, and have no gradient). ``fn`` has to be pure: what it reads from outside, a
 global number, is read once. Where it decides by sizes, as ``chunk`` does, a kernel is built for each way it goes.
 
+``Chain(fn, rows=True)`` takes reductions, softmax, norms, concatenations, rolls and flips as well. What is rolled is
+compiled for the first sizes that come, as places modulo a known size are found twice as fast, and then for all.
+
 Bytes moved
 -----------
 Each input read once, each output written once. A chain of n ops with one operand each moves 2n accesses an element; one
