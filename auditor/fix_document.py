@@ -46,6 +46,8 @@ class FixedSite(msgspec.Struct, kw_only=True):
     before_us: float = 0.0
     after_us: float = 0.0
     """The site alone: the separate ops, and what took their place."""
+    predicted_share: float | None = None
+    """Share of the site's time that the audit expected to save; None where the audit has no such site."""
 
 
 class Prediction(msgspec.Struct, kw_only=True):
@@ -61,6 +63,18 @@ class Prediction(msgspec.Struct, kw_only=True):
     predicted_share: float = 0.0
     measured_share: float = 0.0
     """Saved of the sites' time before, in the audit's recording and in the measurement."""
+
+
+class PredictionError(msgspec.Struct, kw_only=True):
+    """How far the predicted times of fused sites are from those measured, kept and rolled-back sites alike.
+
+    What was predicted is brought to the pace of the measurement: the time before, measured, less the predicted share.
+    """
+
+    sites: int = 0
+    median: float = 0.0
+    worst: float = 0.0
+    """As shares of the time measured after."""
 
 
 class FixTiming(msgspec.Struct, kw_only=True):
@@ -115,6 +129,7 @@ class FixDocument(msgspec.Struct, kw_only=True):
     measured_us: float = 0.0
     """Step time saved: eager − patched."""
     predictions: list[Prediction] = []
+    prediction_error: PredictionError = msgspec.field(default_factory=PredictionError)
     verified: bool = False
     verification: str = ""
     """Why the model as a whole was not right, where it was not; else how it was verified, in words."""

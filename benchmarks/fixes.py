@@ -5,8 +5,8 @@
 SCRIPT is run as a user's would be, with a model's name and ``--args``; without ``--models`` it has to have a
 ``configs()`` whose keys are names. Each is audited and fixed by the command itself, in processes of their own, so that
 kernels after are those of a second audit. With ``--keep-all`` every site that is right stays, whether or not it wins.
-The predicted and the measured saving of a rule's sites are compared as shares of their time before: the two are of
-different runs, between which a machine changes its pace.
+The predicted time of a fused site (its measured time before, less the share that the audit expected to save) is held
+against the measured one.
 """
 
 from __future__ import annotations
@@ -87,13 +87,9 @@ def what_stays(fix: dict[str, Any]) -> list[str]:
 
 
 def prediction_errors(fixes: Sequence[dict[str, Any]]) -> list[float]:
-    """Relative errors of the predicted time after, one for each rule and model that was measured."""
-    errors = []
-    for fix in fixes:
-        for prediction in fix["predictions"]:
-            left = 1 - prediction["measured_share"]
-            errors.append(abs((1 - prediction["predicted_share"]) - left) / left)
-    return errors
+    """Relative errors of the predicted time after, of every site that was predicted and measured."""
+    sites = [site for fix in fixes for site in fix["sites"] if site.get("predicted_share") is not None]
+    return [abs(s["before_us"] * (1 - s["predicted_share"]) - s["after_us"]) / s["after_us"] for s in sites]
 
 
 def main() -> None:
@@ -120,7 +116,7 @@ def main() -> None:
         print("\n".join([line_of(name, done[name]), *what_stays(done[name])]), flush=True)
     errors = prediction_errors(list(done.values()))
     if errors:
-        print(f"predicted time after, {len(errors)} rules: median error {median(errors):.1%}, worst {max(errors):.1%}")
+        print(f"predicted time after, {len(errors)} sites: median error {median(errors):.1%}, worst {max(errors):.1%}")
     if options.json:
         options.json.write_text(json.dumps(done, indent=1) + "\n")
 

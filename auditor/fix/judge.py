@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from auditor.document import Document, Site
-from auditor.fix_document import FixDocument, FixedSite, Prediction
+from auditor.fix_document import FixDocument, FixedSite, Prediction, PredictionError
 from auditor.report.format import ratio
 
 Place = tuple[str, str]
@@ -22,6 +23,9 @@ def judged(fix: FixDocument, before: Document, after: Document | None) -> None:
         fix.notes += [note for note in after.run.notes if note not in fix.notes and _tells(note)]
     found = pairs(before, fix.sites)
     fix.predictions = predictions(found)
+    for site, place in found:
+        site.predicted_share = ratio(place.saving.likely_us, place.device_us) or 0.0
+    fix.prediction_error = prediction_error(fix.sites)
     fix.predicted_us = sum(place.saving.step_us for site, place in found if site.state == "kept")
 
 
@@ -56,6 +60,18 @@ def _prediction(rule: str, found: list[tuple[FixedSite, Site]]) -> Prediction:
         predicted_share=ratio(predicted_us, sum(place.device_us for _, place in found)) or 0.0,
         measured_share=ratio(measured_us, sum(site.before_us for site, _ in found)) or 0.0,
     )  # fmt: skip
+
+
+def prediction_error(sites: Iterable[FixedSite]) -> PredictionError:
+    """Over all sites that were predicted and measured: how far the predicted time after is from the measured one."""
+    errors = [
+        abs(site.before_us * (1 - site.predicted_share) - site.after_us) / site.after_us
+        for site in sites
+        if site.predicted_share is not None and _timed(site)
+    ]
+    if not errors:
+        return PredictionError()
+    return PredictionError(sites=len(errors), median=median(errors), worst=max(errors))
 
 
 def _timed(site: FixedSite) -> bool:

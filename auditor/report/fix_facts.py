@@ -132,6 +132,7 @@ def headline(fix: FixDocument) -> list[Fact]:
         Fact("verified", _verified(fix)),
         Fact("kernels", _kernels(fix)),
         Fact("saved", _saved(fix)),
+        Fact("prediction", _prediction(fix)),
         Fact("Amdahl cap", _cap(fix)),
         Fact("compiles", _compiles(fix)),
         Fact("audit after", f"fusion-audit show {shlex.quote(safe(fix.after_run))}" if fix.after_run else ""),
@@ -174,6 +175,14 @@ def _saved(fix: FixDocument) -> str:
         return ""
     predicted = f"{duration(fix.predicted_us)} of a step predicted, " if fix.predicted_us else ""
     return f"{predicted}{duration(fix.measured_us)} measured"
+
+
+def _prediction(fix: FixDocument) -> str:
+    error = fix.prediction_error
+    if not error.sites:
+        return ""
+    off = f"{percent(error.median)} in the median and {percent(error.worst)} at worst"
+    return f"of a fused site's time off by {off}, {plural(error.sites, 'site')}"
 
 
 def _cap(fix: FixDocument) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fix_factory import fixed, norm
 
 from auditor.document import DeviceInfo, Document, Finding, Run, Saving, Site, Totals, TotalSaving
@@ -39,6 +40,10 @@ def test_predicted_and_measured_are_summed_by_rule_and_the_step_counts_what_was_
     assert (rule.rule, rule.sites, rule.predicted_us, rule.measured_us) == ("FUS201", 2, 300.0, 190.0)
     assert (rule.predicted_share, rule.measured_share) == (0.75, 190 / 600)
     assert (fix.predicted_us, fix.amdahl_cap, fix.after) == (120.0, 1.3, Totals())
+    afters = [site.after_us for site in fix.sites]
+    errors = [abs(300.0 * 0.25 - after) / after for after in afters]
+    error = fix.prediction_error
+    assert (error.sites, error.median, error.worst) == (2, pytest.approx(sum(errors) / 2), pytest.approx(max(errors)))
 
 
 def test_the_audit_after_gives_its_totals_and_what_it_says_of_the_plan() -> None:
