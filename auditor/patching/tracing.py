@@ -56,7 +56,8 @@ def traced(module: nn.Module, method: str, backend: Callable[..., Any]) -> Calla
     code = call.__code__.replace(co_name=method)
     own = types.FunctionType(code, call.__globals__, method, None, call.__closure__)
     setattr(own, STANDS_FOR, weakref.ref(module))  # a recorder knows the calls for the module's own
-    return _with_settings(torch.compile(own, backend=_weakly(backend), dynamic=True))
+    compiled: Callable[..., Any] = torch.compile(own, backend=_weakly(backend), dynamic=True)
+    return _with_settings(compiled)
 
 
 def _weakly(backend: Callable[..., Any]) -> Callable[..., Any]:
