@@ -113,7 +113,7 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _places() -> list[tuple[ContextVar[object], object]]:
     """Where a thread keeps our settings, and what they are to be; none where this PyTorch keeps them otherwise."""
-    found = []
+    found: list[tuple[ContextVar[object], object]] = []
     for name, value in SETTINGS.items():
         entry = getattr(config, "_config", {}).get(name)
         place = getattr(entry, "user_override", None)
