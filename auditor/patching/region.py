@@ -14,7 +14,9 @@ from torch import Tensor, fx
 
 from auditor.collect.capture import Captured
 from auditor.collect.dispatched import bare
+from auditor.engine.legality import Refusal, check
 from auditor.engine.propose import Candidate
+from auditor.graph.canonical import Canonical
 from auditor.graph.ops import kind_of
 
 
@@ -35,11 +37,11 @@ class FxRegion:
     kernels: int
 
 
-def fx_regions(captured: Captured, site: Candidate) -> list[FxRegion]:
+def fx_regions(captured: Captured, canonical: Canonical, site: Candidate) -> list[FxRegion]:
     """The FX nodes of ``site``, whole: one region, or for a chain one or more.
 
     A pattern is all or nothing. A chain is as good without the nodes that can't be part of it: what is left falls into
-    connected pieces.
+    connected pieces. Each has to be legal by itself: a write that was left out may lie between two of its nodes.
 
     Raises:
         Unreachable: a node does more than its part of the site, writes in place, draws random numbers, or a path
@@ -53,6 +55,7 @@ def fx_regions(captured: Captured, site: Candidate) -> list[FxRegion]:
     if len(fit) == len(nodes):
         return [_region(captured, site, nodes)]
     pieces = [piece for piece in _connected(captured, fit) if _kernels(captured, piece) > 1]
+    pieces = [piece for piece in pieces if _legal(captured, canonical, site, piece)]
     if not pieces:
         raise Unreachable(next(reason for reason in reasons.values() if reason))
     return [_region(captured, site, piece) for piece in pieces]
@@ -90,6 +93,12 @@ def _connected(captured: Captured, nodes: list[fx.Node]) -> list[list[fx.Node]]:
                 pending += source.all_input_nodes
     order = {node: i for i, node in enumerate(nodes)}
     return [sorted(part, key=order.__getitem__) for part in {id(p): p for p in part_of.values()}.values()]
+
+
+def _legal(captured: Captured, canonical: Canonical, site: Candidate, nodes: list[fx.Node]) -> bool:
+    among = set(nodes)
+    ops = [op for op in site.region.ops if captured.node_of[op.index] in among]
+    return not isinstance(check(canonical, ops, None), Refusal)
 
 
 def _kernels(captured: Captured, nodes: list[fx.Node]) -> int:

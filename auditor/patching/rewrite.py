@@ -28,7 +28,7 @@ from auditor.patching.calls import Proposal, SiteCall, nodes_of
 from auditor.patching.exchange import code_of, drop_idle_casts, exchange
 from auditor.patching.hooks import Hooks
 from auditor.patching.lead import Lead, lead_to
-from auditor.patching.opened import open_dropouts
+from auditor.patching.opened import OpenedWrites, open_dropouts
 from auditor.patching.places import place
 from auditor.patching.proposals import proposals
 from auditor.patching.recompute import take_checkpoints
@@ -178,6 +178,7 @@ class Rewriter:
             return
         if self.model is not None:
             place(module.graph, self.model)
+        writes = OpenedWrites(module.graph)
         open_dropouts(module.graph)
         captured = capture(module, fakes, mode)
         drop_idle_casts(module.graph, captured)
@@ -197,6 +198,7 @@ class Rewriter:
             for site, region in found:
                 if region is not None:
                     self._apply(module, captured, site, region)
+        writes.close()
 
     def _look(
         self, captured: Captured, canonical: Canonical, candidate: Candidate, seen: Counter[tuple[str, str, str]],
@@ -207,7 +209,7 @@ class Rewriter:
         refused = PatchSite(SiteKey(candidate.rule.id, self._module(home), "", 0), candidate.region.kernels)
         try:
             hooks.check(op.module for op in candidate.region.ops)
-            regions = fx_regions(captured, candidate)
+            regions = fx_regions(captured, canonical, candidate)
             return [(self._site(captured, canonical, region, seen), region) for region in regions]
         except Unreachable as refusal:
             refused.reason = str(refusal)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
 from patched_models import applied, patched, reasons, rules
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from auditor.patching.choose import as_plan
 from auditor.patching.live import Patched
+from auditor.patching.opened import OpenedWrites
 from auditor.patching.plan import Plan
 from fused_replacements import cpu_path
 
@@ -89,3 +90,102 @@ def test_what_is_left_of_attention_that_nothing_computes_is_fused() -> None:
         model(x)
         assert applied(planned) == sites
         assert planned.problems == []
+
+
+# --- writes in place ------------------------------------------------------------------------------------
+
+
+class Writing(nn.Module):
+    """A convolution's block as vision models write it, and a gate that is divided by its sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.first(x) * 2.0)
+        z = self.second(y)
+        z += y
+        z = self.relu(z)
+        gate = z.mean((2, 3))
+        gate /= gate.sum(-1, keepdim=True)
+        return torch.sigmoid(gate.mul_(3.0).clamp_(min=-1.0))
+
+
+def aliased(x: Tensor) -> Tensor:
+    y = x * 2.0
+    y.view(-1).add_(1.0)
+    return torch.tanh(y + 1.0)
+
+
+def its_input(x: Tensor) -> Tensor:
+    x = x.view(x.shape)
+    x.mul_(2.0)
+    return torch.tanh(x + 1.0)
+
+
+def of_another_dtype(x: Tensor) -> Tensor:
+    y = (x > 0).to(torch.int64)
+    y += 1
+    z = x.half() * 1.5
+    z += x
+    return torch.tanh(z + 1.0) * y
+
+
+def read_before(x: Tensor) -> Tensor:
+    y = torch.exp(x)
+    z = y + 1.0
+    y += 1.0
+    return torch.tanh(z * y)
+
+
+class Called(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def test_what_writes_into_a_tensor_of_its_own_is_fused() -> None:
+    model, x = Writing(), torch.randn(2, 3, 6, 6)
+    expected = seeded(model, x)
+    with patched(model) as patch:
+        torch.testing.assert_close(seeded(model, x), expected)
+        assert sum(site.kernels for site in patch.sites if site.chosen and site.key.rule == "FUS101") >= 8
+        assert not any("writes in place" in reason for reason in reasons(patch).values())
+    assert all(map(torch.equal, seeded(model, x), expected))
+
+
+@pytest.mark.parametrize("function", [aliased, its_input, of_another_dtype, read_before])
+def test_a_write_that_something_else_shows_is_a_write(function: Callable[[Tensor], Tensor]) -> None:
+    model, x = Called(function), torch.randn(4, 6)
+    expected, given = model(x.clone()), x.clone()
+    eager = x.clone()
+    model(eager)
+    with torch.no_grad(), patched(model):
+        torch.testing.assert_close(model(given), expected)
+    assert torch.equal(given, eager)
+
+
+def test_a_write_that_no_site_takes_over_is_a_write_again() -> None:
+    codes: list[str] = []
+
+    def backend(module: fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        codes.append(str(module.graph))
+        writes = OpenedWrites(module.graph)
+        codes.append(str(module.graph))
+        writes.close()
+        codes.append(str(module.graph))
+        module.recompile()
+        return module.forward
+
+    model = Writing()
+    torch.compile(model, backend=backend)(torch.randn(2, 3, 6, 6))
+    before, opened, closed = codes
+    for written in ("operator.iadd", "operator.itruediv", "mul_", "clamp_", "inplace: True"):
+        assert written in before
+        assert written not in opened
+        assert written in closed
