@@ -1,23 +1,84 @@
-"""Calls in a form in which more of them can be fused: dropout by its kernels, writes in place as new tensors."""
+"""Calls that PyTorch computes by parts, as those parts: dropout on a CPU, and attention with dropout there."""
 
 from __future__ import annotations
 
-import inspect
-import operator
-from collections import defaultdict
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, fx
+from torch import fx
 
-from auditor.collect.capture import hint
+from auditor.patching.writes import example_of
 
 _DROPOUT = ("input", "p", "training", "inplace")
 _KEPT = ("nn_module_stack", "source_fn_stack", "stack_trace")
 """What Dynamo writes down of a call: where it comes from."""
+
+
+_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def open_attentions(graph: fx.Graph) -> None:
+    """PyTorch's attention with dropout on a CPU, which it computes by parts there, as those parts.
+
+    They are the same but for the scale, which is applied to the scores: there a fused softmax takes it along.
+    """
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is F.scaled_dot_product_attention:
+            given = dict(zip(_ATTENTION, node.args, strict=False)) | dict(node.kwargs)
+            if _falls_apart(given):
+                _open_attention(graph, node, given)
+
+
+def _falls_apart(given: dict[str, Any]) -> bool:
+    q, p = given.get("query"), given.get("dropout_p")
+    mask: Any = given.get("attn_mask")
+    example = example_of(q)
+    if example is None or example.device.type != "cpu" or example.dtype is torch.float64:
+        return False
+    if given.get("enable_gqa") or not isinstance(p, float) or not 0 < p < 1 or not isinstance(example.shape[-1], int):
+        return False
+    if example.dtype is not torch.float32 and torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+        return False
+    numbers = isinstance(given.get("scale"), (float, int, type(None))) and isinstance(
+        given.get("is_causal", False), bool
+    )
+    return numbers and (mask is None or example_of(mask) is not None)
+
+
+def _open_attention(graph: fx.Graph, node: fx.Node, given: dict[str, Any]) -> None:
+    q, k, v = (given[name] for name in _ATTENTION[:3])
+    mask: Any = given.get("attn_mask")
+    example, made = q.meta["example_value"], list[fx.Node]()
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        method = isinstance(function, str)
+        made.append(
+            graph.call_method(function, args, kwargs) if method else graph.call_function(function, args, kwargs)
+        )
+        return made[-1]
+
+    with graph.inserting_before(node):
+        if example.dtype is not torch.float32:
+            q, k, v = (call("float", tensor) for tensor in (q, k, v))
+        scale = given.get("scale")
+        scale = example.shape[-1] ** -0.5 if scale is None else scale
+        scores = call(torch.mul, call(torch.matmul, q, call("transpose", k, -2, -1)), scale)
+        if given.get("is_causal"):
+            sizes = call("size", q, -2), call("size", k, -2)
+            mask = call(torch.tril, call(torch.ones, sizes, dtype=torch.bool, device=example.device))
+        if mask is not None and (given.get("is_causal") or mask.meta["example_value"].dtype is torch.bool):
+            scores = call("masked_fill", scores, call(torch.logical_not, mask), -torch.inf)
+        elif mask is not None:
+            scores = call(torch.add, scores, mask)
+        weights = call(torch.ops.aten._safe_softmax.default, scores, -1)
+        empty = call(torch.empty_like, weights)
+        noise = call(torch.div, call("bernoulli_", empty, 1 - given["dropout_p"]), 1 - given["dropout_p"])
+        result = call(torch.matmul, call(torch.mul, weights, noise), v)
+        if example.dtype is not torch.float32:
+            result = call("to", result, example.dtype)
+    _take_place(graph, node, result, made)
 
 
 def open_dropouts(graph: fx.Graph) -> None:
@@ -36,8 +97,8 @@ def open_dropouts(graph: fx.Graph) -> None:
 
 def _opens(given: dict[str, Any]) -> bool:
     x, p = given.get("input"), given.get("p", 0.5)
-    example = x.meta.get("example_value") if isinstance(x, fx.Node) else None
-    if not isinstance(example, Tensor) or example.device.type != "cpu":
+    example = example_of(x)
+    if example is None or example.device.type != "cpu":
         return False
     return given.get("training", True) is True and not given.get("inplace") and isinstance(p, float) and 0 < p < 1
 
@@ -48,153 +109,12 @@ def _open(graph: fx.Graph, node: fx.Node, x: fx.Node, p: float) -> None:
         drawn = graph.call_method("bernoulli_", (noise, 1 - p))
         scaled = graph.call_function(torch.div, (drawn, 1 - p))
         result = graph.call_function(torch.mul, (x, scaled))
-    for made in (noise, drawn, scaled, result):
-        made.meta = {name: node.meta[name] for name in _KEPT if name in node.meta}
+    _take_place(graph, node, result, (noise, drawn, scaled, result))
+
+
+def _take_place(graph: fx.Graph, node: fx.Node, result: fx.Node, made: Iterable[fx.Node]) -> None:
+    for new in made:
+        new.meta = {name: node.meta[name] for name in _KEPT if name in node.meta}
     result.meta["example_value"] = node.meta.get("example_value")
     node.replace_all_uses_with(result)
     graph.erase_node(node)
-
-
-# --- writes in place ------------------------------------------------------------------------------------
-
-_OPERATORS: dict[Any, Any] = {
-    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-}  # fmt: skip
-_METHODS = frozenset({
-    "abs", "add", "addcdiv", "addcmul", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "cos", "div", "divide",
-    "elu", "erf", "exp", "expm1", "floor", "hardtanh", "lerp", "log", "log1p", "masked_fill", "mul", "multiply",
-    "neg", "negative", "pow", "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sigmoid", "sign", "sin",
-    "sqrt", "square", "sub", "subtract", "tanh", "trunc",
-})  # fmt: skip
-"""What a kernel can do elementwise; with an underscore at its end it writes in place."""
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A node that wrote in place, as it was."""
-
-    node: fx.Node
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-class OpenedWrites:
-    """Calls that write into a tensor of the graph's own, which nothing else shows, made to return a new one instead.
-
-    As part of a fused call they need no write at all. :meth:`close` has those that none took over write in place again.
-    """
-
-    def __init__(self, graph: fx.Graph) -> None:
-        self._order = {node: i for i, node in enumerate(graph.nodes)}
-        self._graph = graph
-        self._written: list[_Written] = []
-        self._storages = _by_storage(graph)
-        for node in list(graph.nodes):
-            form = _without_write(node)
-            if form is not None and self._unseen(node) and _same_result(node, *form):
-                self._open(node, *form)
-
-    def close(self) -> None:
-        """Call once every site is exchanged."""
-        order = {node: i for i, node in enumerate(self._graph.nodes)}
-        for written in self._written:
-            node = written.node
-            into = node.args[0] if node in order else None
-            if into is not written.args[0] or any(order[user] > order[node] for user in into.users):
-                continue  # it is part of a site, or what it wrote into is now another's result
-            node.target, node.args, node.kwargs = written.target, (into, *node.args[1:]), written.kwargs
-            if len(written.args) != len(node.args):
-                node.args = (into, *written.args[1:])
-
-    def _unseen(self, node: fx.Node) -> bool:
-        """Whether nothing but ``node`` shows afterwards that a tensor was written."""
-        into = node.args[0] if node.args else None
-        if not isinstance(into, fx.Node) or into.op not in ("call_function", "call_method"):
-            return False
-        storage = _storage_of(into)
-        if storage is None:
-            return False
-        here = self._order[node]
-        for other in self._storages[storage]:
-            if self._order[other] >= here or other is into:
-                continue
-            if other.op in ("placeholder", "get_attr") or any(self._order[u] > here for u in other.users):
-                return False
-        return True
-
-    def _open(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        into = node.args[0]
-        assert isinstance(into, fx.Node)
-        self._written.append(_Written(node, node.target, node.args, dict(node.kwargs)))
-        here = self._order[node]
-        into.replace_all_uses_with(node, delete_user_cb=lambda user: self._order[user] > here)
-        node.target, node.args, node.kwargs = target, args, kwargs
-
-
-def _by_storage(graph: fx.Graph) -> dict[int, list[fx.Node]]:
-    found = defaultdict[int, list[fx.Node]](list)
-    for node in graph.nodes:
-        storage = _storage_of(node)
-        if storage is not None:
-            found[storage].append(node)
-    return found
-
-
-def _storage_of(node: fx.Node) -> int | None:
-    value = node.meta.get("example_value")
-    if not isinstance(value, Tensor) or value.layout is not torch.strided:
-        return None
-    return int(value.untyped_storage()._cdata)
-
-
-def _without_write(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """Target, arguments and keyword arguments of the call that returns what ``node`` writes; None for no such call."""
-    kwargs, target = dict(node.kwargs), node.target
-    if node.op == "call_method" and isinstance(target, str):
-        name = target.removesuffix("_")
-        return (name, node.args, kwargs) if name != target and name in _METHODS and "out" not in kwargs else None
-    if node.op != "call_function":
-        return None
-    if target in _OPERATORS:
-        return _OPERATORS[target], node.args, kwargs
-    name = getattr(target, "__name__", "")
-    if name.endswith("_") and name[:-1] in _METHODS and target is getattr(torch, name, None):
-        return getattr(torch, name[:-1]), node.args, kwargs
-    if getattr(F, name, None) is target and "inplace" in _parameters(target):
-        given = dict(zip(_parameters(target), node.args, strict=False)) | kwargs
-        if given.get("inplace") is True:
-            rest = {key: value for key, value in given.items() if key not in ("input", "inplace")}
-            return target, (given["input"],), rest
-    return None
-
-
-@cache
-def _parameters(function: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ()
-
-
-def _same_result(node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the call returns a tensor of the dtype, shape and strides of the one that was written into."""
-    into = args[0].meta["example_value"]
-    try:
-        with torch.no_grad():
-            given, named = fx.node.map_arg((args, kwargs), lambda n: _meta(n.meta["example_value"]))
-            made = (
-                getattr(given[0], target)(*given[1:], **named) if node.op == "call_method" else target(*given, **named)
-            )
-    except Exception:  # whatever is missing or does not fit: the write stays
-        return False
-    wanted = _meta(into)
-    return bool((made.dtype, made.shape, made.stride()) == (wanted.dtype, wanted.shape, wanted.stride()))
-
-
-def _meta(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return hint(value)
-    shape, strides = [hint(n) for n in value.shape], [hint(n) for n in value.stride()]
-    return torch.empty_strided(shape, strides, dtype=value.dtype, device="meta")

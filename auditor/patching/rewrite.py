@@ -28,13 +28,14 @@ from auditor.patching.calls import Proposal, SiteCall, nodes_of
 from auditor.patching.exchange import code_of, drop_idle_casts, exchange
 from auditor.patching.hooks import Hooks
 from auditor.patching.lead import Lead, lead_to
-from auditor.patching.opened import OpenedWrites, open_dropouts
+from auditor.patching.opened import open_attentions, open_dropouts
 from auditor.patching.places import place
 from auditor.patching.proposals import proposals
 from auditor.patching.recompute import take_checkpoints
 from auditor.patching.region import FxRegion, Unreachable, as_module, fx_regions
 from auditor.patching.site import SiteView
 from auditor.patching.tracing import traced_code
+from auditor.patching.writes import OpenedWrites
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ class Rewriter:
         if self.model is not None:
             place(module.graph, self.model)
         writes = OpenedWrites(module.graph)
+        open_attentions(module.graph)
         open_dropouts(module.graph)
         captured = capture(module, fakes, mode)
         drop_idle_casts(module.graph, captured)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor, fx, nn
 
 from auditor.patching.choose import as_plan
 from auditor.patching.live import Patched
-from auditor.patching.opened import OpenedWrites
 from auditor.patching.plan import Plan
+from auditor.patching.writes import OpenedWrites
 from fused_replacements import cpu_path
 
 
@@ -52,18 +53,36 @@ class Attention(nn.Module):
         return self.drop(F.softmax(scores, -1)) @ v
 
 
+class Whole(nn.Module):
+    """PyTorch's own attention with dropout, which a CPU computes by parts."""
+
+    def __init__(self, mask: str = "", **options: Any) -> None:
+        super().__init__()
+        self.qkv, self.options = nn.Linear(16, 48), options
+        given = torch.ones(6, 6, dtype=torch.bool).tril() if mask == "bool" else torch.randn(6, 6) if mask else None
+        self.register_buffer("mask", given)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(2, 6, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(q, k, v, self.mask, 0.25, **self.options)
+
+
 def seeded(model: nn.Module, x: Tensor) -> list[Tensor]:
     torch.manual_seed(7)
     output = model(x)
     return [output, *torch.autograd.grad(output.square().sum(), list(model.parameters())), torch.rand(2)]
 
 
-@pytest.mark.parametrize("model", [Dropping(), Attention()], ids=["residual", "attention"])
+@pytest.mark.parametrize(
+    "model",
+    [Dropping(), Attention(), Whole(), Whole("bool"), Whole("float", scale=0.3), Whole(is_causal=True)],
+    ids=["residual", "by parts", "whole", "boolean mask", "additive mask", "causal"],
+)
 def test_the_same_numbers_are_drawn_in_the_same_order(model: nn.Module) -> None:
     x = torch.randn(2, 6, 16)
     expected = seeded(model, x)
     with patched(model) as patch:
-        torch.testing.assert_close(seeded(model, x), expected)
+        torch.testing.assert_close(seeded(model, x), expected, rtol=1e-4, atol=1e-4)
         chains = [site for site in patch.sites if site.chosen and site.key.rule == "FUS101"]
         assert chains
         assert all(site.calls for site in chains)
@@ -75,7 +94,7 @@ def test_dropout_that_draws_nothing_is_left_alone(p: float, training: bool) -> N
     model, x = Dropping(p).train(training), torch.randn(2, 6, 16)
     expected = seeded(model, x)
     with patched(model):
-        torch.testing.assert_close(seeded(model, x), expected)
+        torch.testing.assert_close(seeded(model, x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_left_of_attention_that_nothing_computes_is_fused() -> None:
@@ -153,7 +172,7 @@ def test_what_writes_into_a_tensor_of_its_own_is_fused() -> None:
     model, x = Writing(), torch.randn(2, 3, 6, 6)
     expected = seeded(model, x)
     with patched(model) as patch:
-        torch.testing.assert_close(seeded(model, x), expected)
+        torch.testing.assert_close(seeded(model, x), expected, rtol=1e-4, atol=1e-4)
         assert sum(site.kernels for site in patch.sites if site.chosen and site.key.rule == "FUS101") >= 8
         assert not any("writes in place" in reason for reason in reasons(patch).values())
     assert all(map(torch.equal, seeded(model, x), expected))
@@ -185,7 +204,7 @@ def test_a_write_that_no_site_takes_over_is_a_write_again() -> None:
     model = Writing()
     torch.compile(model, backend=backend)(torch.randn(2, 3, 6, 6))
     before, opened, closed = codes
-    for written in ("operator.iadd", "operator.itruediv", "mul_", "clamp_", "inplace: True"):
+    for written in ("iadd]", "itruediv]", "target=mul_]", "target=clamp_]", "inplace: True"):
         assert written in before
         assert written not in opened
         assert written in closed
