@@ -443,3 +443,10 @@ def test_leaves_are_named_by_their_paths() -> None:
         "logits", "cache[0].keys", "cache[1].keys", "pair[0]", "pair[1]"
     ]  # fmt: skip
     assert [path for path, _ in named_leaves(torch.ones(1))] == ["output"]
+
+
+def test_what_rounding_left_of_a_zero_is_no_measure() -> None:
+    exact = torch.full((64,), 1e-18, dtype=torch.float64)
+    eager = torch.randn(64, generator=torch.Generator().manual_seed(0)) * 1e-10
+    assert compare(eager.flip(0) * 4.0, eager, exact).ok
+    assert not compare(eager + 1e-7, eager, exact).ok
