@@ -20,8 +20,8 @@ from auditor.patching.choose import ByMeasuring, Choice, as_plan
 from auditor.patching.culprit import culprits
 from auditor.patching.errors import named_leaves
 from auditor.patching.live import Patched
+from auditor.patching.patch_site import PatchSite
 from auditor.patching.plan import Plan, PlanSite
-from auditor.patching.rewrite import PatchSite
 from auditor.patching.state import kept_state
 from auditor.patching.step import Step, run_step
 from auditor.patching.threeway import ThreeWay, measure_step

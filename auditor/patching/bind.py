@@ -17,7 +17,8 @@ from torch.nn.modules import module as nn_module
 
 from auditor.engine.rules import Rule
 from auditor.patching.forms import Form, Signature, form_of
-from auditor.patching.rewrite import Chooser, PatchSite, Rewriter
+from auditor.patching.patch_site import PatchSite
+from auditor.patching.rewrite import Chooser, Rewriter
 from auditor.patching.tracing import ATTRIBUTE, HOOKS, Entry, hook_of, is_traced, traced
 
 MOST_FORMS = 8

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from auditor.patching.calls import Proposal
+from auditor.patching.patch_site import PatchSite, SiteKey
 from auditor.patching.plan import Evidence, Gain, Plan, PlanSite
 from auditor.patching.probe import Probe, Verdict
-from auditor.patching.rewrite import PatchSite, SiteKey
 
 NO_PLAN = "the plan does not name it"
 

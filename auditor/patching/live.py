@@ -18,9 +18,10 @@ from auditor.engine.rules import Rule
 from auditor.errors import AuditError
 from auditor.patching.bind import BoundModule
 from auditor.patching.choose import ByPlan
+from auditor.patching.patch_site import PatchSite
 from auditor.patching.plan import Plan, PlanSite
 from auditor.patching.problems import problems
-from auditor.patching.rewrite import Chooser, PatchSite, Rewriter
+from auditor.patching.rewrite import Chooser, Rewriter
 from auditor.patching.tracing import ATTRIBUTE, Entry, forget, is_traced, traced
 
 _patched: weakref.WeakSet[Patched] = weakref.WeakSet()

@@ -15,8 +15,8 @@ from auditor.collect.capture import SHORT, hint
 from auditor.measuring import Ratio, interleave, kept_memory
 from auditor.patching.calls import Proposal
 from auditor.patching.errors import Comparison, compare
+from auditor.patching.patch_site import PatchSite
 from auditor.patching.precision import in_higher_precision
-from auditor.patching.rewrite import PatchSite
 from fused_replacements import unfused_reasons
 
 CAP_S = 2.0

@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from auditor.collect.capture import hint
 from auditor.patching.adapters import ADAPTERS, Wanted
 from auditor.patching.calls import Proposal
+from auditor.patching.patch_site import fingerprint
 from auditor.patching.region import Unreachable, as_module, with_shared_views
 from auditor.patching.site import SiteView
 from fused_replacements import Chain, Provider, providers
@@ -105,8 +106,6 @@ def _of_compiler(view: SiteView, function: fx.GraphModule, reasons: list[str]) -
 
 def chain_of(function: fx.GraphModule, inputs: list[Tensor]) -> Chain:
     """The compiled form of a region. Regions that compute the same share it, whatever layer they are in."""
-    from auditor.patching.rewrite import fingerprint
-
     return _chains.setdefault(fingerprint(function, inputs), Chain(function, rows=True))
 
 

@@ -241,3 +241,8 @@ def _size(
     parts = [_size(part, tensors, made, captured, graph) for part in expression.args]
     joined = operator.mul if expression.is_Mul else operator.add
     return functools.reduce(lambda a, b: graph.call_function(joined, (a, b)), parts)
+
+
+def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:
+    """The inputs of a region that are tensors, in the order of its function's placeholders."""
+    return tuple(node for node in region.inputs if isinstance(captured.results[node], Tensor))

@@ -7,11 +7,10 @@ What it gives back runs eagerly: autograd records the replacements as it would r
 
 from __future__ import annotations
 
-import hashlib
 import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -24,59 +23,19 @@ from auditor.engine.claims import claim
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
-from auditor.patching.calls import Proposal, SiteCall, nodes_of
+from auditor.patching.calls import Proposal, nodes_of
 from auditor.patching.exchange import code_of, drop_idle_casts, exchange
 from auditor.patching.hooks import Hooks
-from auditor.patching.lead import Lead, lead_to
+from auditor.patching.lead import lead_to
 from auditor.patching.opened import open_attentions, open_dropouts
+from auditor.patching.patch_site import PatchSite, SiteKey, fingerprint
 from auditor.patching.places import place
 from auditor.patching.proposals import proposals
 from auditor.patching.recompute import take_checkpoints
-from auditor.patching.region import FxRegion, Unreachable, as_module, fx_regions
+from auditor.patching.region import FxRegion, Unreachable, as_module, fx_regions, tensor_inputs
 from auditor.patching.site import SiteView
 from auditor.patching.tracing import traced_code
 from auditor.patching.writes import OpenedWrites
-
-
-@dataclass(frozen=True)
-class SiteKey:
-    """Which site it is, in every process: rule, module, what the region computes, and which of several alike."""
-
-    rule: str
-    module: str
-    fingerprint: str
-    ordinal: int
-
-
-@dataclass(eq=False)
-class PatchSite:
-    """One site of one traced graph, and what became of it."""
-
-    key: SiteKey
-    kernels: int
-    function: fx.GraphModule | None = None
-    """The region as a function of its tensor inputs; None where there is none."""
-    inputs: tuple[Tensor, ...] = ()
-    """Fake tensors: shapes, strides and dtypes of the inputs of ``function``."""
-    proposals: list[Proposal] = field(default_factory=list)
-    chosen: Proposal | None = None
-    reason: str = ""
-    """Why it is not applied."""
-    call: SiteCall | None = None
-    declined: str = ""
-    """Why replacements are not among the proposals."""
-    lead: Lead | None = None
-    """What leads to the inputs, where a proposal reads further up."""
-
-    @property
-    def calls(self) -> int:
-        """How often the replacement computed it."""
-        return 0 if self.call is None else self.call.calls
-
-    @property
-    def failure(self) -> str:
-        """What the replacement raised when it ran; the separate ops ran then."""
-        return "" if self.call is None else self.call.failure
 
 
 class Chooser(Protocol):
@@ -292,20 +251,3 @@ def _check_plain(inputs: Iterable[Tensor]) -> None:
             raise Unreachable(f"it reads a quantised tensor ({tensor.dtype})")
         if type(tensor) not in (FakeTensor, Tensor, nn.Parameter):
             raise Unreachable(f"it reads a {type(tensor).__name__}, a kind of tensor of its own")
-
-
-def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:
-    """The inputs of a region that are tensors, in the order of its function's placeholders."""
-    return tuple(node for node in region.inputs if isinstance(captured.results[node], Tensor))
-
-
-def fingerprint(function: fx.GraphModule, inputs: Iterable[Tensor]) -> str:
-    """Equal for regions that compute the same from tensors of the same dtypes and ranks."""
-    names: dict[str, str] = {}
-    lines = [f"{tensor.dtype} {tensor.dim()}" for tensor in inputs]
-    for node in function.graph.nodes:
-        names[node.name] = f"v{len(names)}"
-        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: names[n.name])
-        target = "" if node.op in ("placeholder", "output") else str(getattr(node.target, "__name__", node.target))
-        lines.append(f"{node.op} {target} {arguments}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

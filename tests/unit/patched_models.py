@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from auditor.engine.rules import Rule, load_rules
 from auditor.patching.calls import Proposal
 from auditor.patching.live import Patched
-from auditor.patching.rewrite import PatchSite, SiteKey
+from auditor.patching.patch_site import PatchSite, SiteKey
 from fused_replacements import Provider
 
 WIDTH = 16

@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 
 from auditor.engine.rules import Rule, load_rules
 from auditor.patching.calls import Proposal
-from auditor.patching.rewrite import PatchSite, Rewriter, SiteKey
+from auditor.patching.patch_site import PatchSite, SiteKey
+from auditor.patching.rewrite import Rewriter
 
 Function = Callable[..., Any]
 

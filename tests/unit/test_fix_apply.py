@@ -108,7 +108,7 @@ def test_a_model_within_another_is_not_the_plans(plan: Plan, rules: list[Rule]) 
 
 
 def test_applied_and_never_called_is_an_error(plan: Plan, rules: list[Rule], monkeypatch: pytest.MonkeyPatch) -> None:
-    from auditor.patching.rewrite import PatchSite
+    from auditor.patching.patch_site import PatchSite
 
     model, applied = Model(), PlanApplied(plan, rules)
     applied.start()
