@@ -118,6 +118,8 @@ class Rewriter:
             for site in frame.sites[before:]:
                 site.chosen, site.call, site.reason = None, None, f"its graph was left alone: {frame.failure}"
             return untouched
+        if not any(site.chosen for site in frame.sites[before:]):
+            return untouched
         module.graph.lint()
         module.recompile()
         return module.forward

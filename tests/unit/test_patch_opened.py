@@ -97,6 +97,16 @@ def test_dropout_that_draws_nothing_is_left_alone(p: float, training: bool) -> N
         torch.testing.assert_close(seeded(model, x), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("model", [Dropping(), Whole("bool")], ids=["residual", "attention"])
+def test_where_no_site_is_applied_nothing_is_opened(model: nn.Module) -> None:
+    x = torch.randn(2, 6, 16)
+    expected = seeded(model, x)
+    with patched(model, only=["nothing"]) as patch:
+        assert all(map(torch.equal, seeded(model, x), expected))
+        assert patch.sites
+        assert not applied(patch)
+
+
 def test_what_is_left_of_attention_that_nothing_computes_is_fused() -> None:
     model, x = Attention(), torch.randn(2, 6, 16)
     with patched(model) as patch:
