@@ -171,6 +171,8 @@ def test_interrupted_or_killed_the_store_is_as_before(
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
         stderr=subprocess.PIPE, start_new_session=True,
+        # a shell's background job, as CI may be, ignores Ctrl-C, and so would its children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not (folder / "options.json").exists() and time.monotonic() < deadline:

@@ -41,9 +41,9 @@ def audited(model: torch.nn.Module, batch: Batch, train: bool) -> auditor.Audit:
 @pytest.mark.parametrize(
     ("arch", "train", "left"),
     [
-        ("llama", False, 0.1),  # integers of the mask
-        ("mixtral", False, 0.15),  # and the router, which divides in place
-        ("bert", True, 0.5),  # and SDPA, which computes dropout by parts on a CPU
+        pytest.param("llama", False, 0.1, marks=pytest.mark.thorough),  # integers of the mask
+        pytest.param("mixtral", False, 0.15, marks=pytest.mark.thorough),  # and the router's
+        ("bert", True, 0.35),  # and backward chains
     ],
 )
 def test_what_is_unfused_goes_and_results_stay(arch: str, train: bool, left: float) -> None:
