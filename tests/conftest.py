@@ -13,9 +13,10 @@ from hypothesis import settings
 from auditor.store import Store
 
 # A build fails for what changed, not for a new random example: those are for the developer's machine.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# No example has a deadline: how long it takes says more of what else the machine does.
+settings.register_profile("developer", deadline=None)
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 
 @pytest.fixture(autouse=True)

@@ -280,7 +280,7 @@ class _Watched:
 def test_a_missing_compiler_is_said_and_the_result_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     from fused_replacements import _compiled
 
-    def no_compiler(*_: Any) -> Any:
+    def no_compiler(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no working C++ compiler was found")
 
     monkeypatch.setattr(_compiled, "build", no_compiler)
