@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from auditor.patching.writes import example_of
 _DROPOUT = ("input", "p", "training", "inplace")
 _KEPT = ("nn_module_stack", "source_fn_stack", "stack_trace")
 """What Dynamo writes down of a call: where it comes from."""
-
-
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -41,44 +38,32 @@ def _falls_apart(given: dict[str, Any]) -> bool:
         return False
     if example.dtype is not torch.float32 and torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
         return False
-    numbers = isinstance(given.get("scale"), (float, int, type(None))) and isinstance(
-        given.get("is_causal", False), bool
-    )
-    return numbers and (mask is None or example_of(mask) is not None)
+    if not isinstance(given.get("scale"), (float, int, type(None))):
+        return False
+    return isinstance(given.get("is_causal", False), bool) and (mask is None or example_of(mask) is not None)
 
 
 def _open_attention(graph: fx.Graph, node: fx.Node, given: dict[str, Any]) -> None:
     q, k, v = (given[name] for name in _ATTENTION[:3])
     mask: Any = given.get("attn_mask")
-    example, made = q.meta["example_value"], list[fx.Node]()
-
-    def call(function: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        method = isinstance(function, str)
-        made.append(
-            graph.call_method(function, args, kwargs) if method else graph.call_function(function, args, kwargs)
-        )
-        return made[-1]
-
-    with graph.inserting_before(node):
-        if example.dtype is not torch.float32:
-            q, k, v = (call("float", tensor) for tensor in (q, k, v))
-        scale = given.get("scale")
-        scale = example.shape[-1] ** -0.5 if scale is None else scale
-        scores = call(torch.mul, call(torch.matmul, q, call("transpose", k, -2, -1)), scale)
-        if given.get("is_causal"):
-            sizes = call("size", q, -2), call("size", k, -2)
-            mask = call(torch.tril, call(torch.ones, sizes, dtype=torch.bool, device=example.device))
-        if mask is not None and (given.get("is_causal") or mask.meta["example_value"].dtype is torch.bool):
-            scores = call("masked_fill", scores, call(torch.logical_not, mask), -torch.inf)
-        elif mask is not None:
-            scores = call(torch.add, scores, mask)
-        weights = call(torch.ops.aten._safe_softmax.default, scores, -1)
-        empty = call(torch.empty_like, weights)
-        noise = call(torch.div, call("bernoulli_", empty, 1 - given["dropout_p"]), 1 - given["dropout_p"])
-        result = call(torch.matmul, call(torch.mul, weights, noise), v)
-        if example.dtype is not torch.float32:
-            result = call("to", result, example.dtype)
-    _take_place(graph, node, result, made)
+    example, calls = q.meta["example_value"], _Calls(graph, node)
+    call = calls.call
+    if example.dtype is not torch.float32:
+        q, k, v = (call("float", tensor) for tensor in (q, k, v))
+    scale = given.get("scale")
+    scale = example.shape[-1] ** -0.5 if scale is None else scale
+    scores = call(torch.mul, call(torch.matmul, q, call("transpose", k, -2, -1)), scale)
+    causal = given.get("is_causal", False)
+    if causal:
+        sizes = call("size", q, -2), call("size", k, -2)
+        mask = call(torch.tril, call(torch.ones, sizes, dtype=torch.bool, device=example.device))
+    if mask is not None and (causal or mask.meta["example_value"].dtype is torch.bool):
+        scores = call("masked_fill", scores, call(torch.logical_not, mask), -torch.inf)
+    elif mask is not None:
+        scores = call(torch.add, scores, mask)
+    weights = call(torch.ops.aten._safe_softmax.default, scores, -1)
+    result = call(torch.matmul, calls.dropped(weights, given["dropout_p"]), v)
+    calls.take_place(result if example.dtype is torch.float32 else call("to", result, example.dtype))
 
 
 def open_dropouts(graph: fx.Graph) -> None:
@@ -92,7 +77,8 @@ def open_dropouts(graph: fx.Graph) -> None:
             if "train" in given:
                 given["training"] = given.pop("train")
             if _opens(given):
-                _open(graph, node, given["input"], given.get("p", 0.5))
+                calls = _Calls(graph, node)
+                calls.take_place(calls.dropped(given["input"], given.get("p", 0.5)))
 
 
 def _opens(given: dict[str, Any]) -> bool:
@@ -103,18 +89,27 @@ def _opens(given: dict[str, Any]) -> bool:
     return given.get("training", True) is True and not given.get("inplace") and isinstance(p, float) and 0 < p < 1
 
 
-def _open(graph: fx.Graph, node: fx.Node, x: fx.Node, p: float) -> None:
-    with graph.inserting_before(node):
-        noise = graph.call_function(torch.empty_like, (x,))
-        drawn = graph.call_method("bernoulli_", (noise, 1 - p))
-        scaled = graph.call_function(torch.div, (drawn, 1 - p))
-        result = graph.call_function(torch.mul, (x, scaled))
-    _take_place(graph, node, result, (noise, drawn, scaled, result))
+class _Calls:
+    """Calls put before ``node``, in whose place they come."""
 
+    def __init__(self, graph: fx.Graph, node: fx.Node) -> None:
+        self._graph, self._node = graph, node
 
-def _take_place(graph: fx.Graph, node: fx.Node, result: fx.Node, made: Iterable[fx.Node]) -> None:
-    for new in made:
-        new.meta = {name: node.meta[name] for name in _KEPT if name in node.meta}
-    result.meta["example_value"] = node.meta.get("example_value")
-    node.replace_all_uses_with(result)
-    graph.erase_node(node)
+    def call(self, function: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """A call of a function, or of the method of that name."""
+        with self._graph.inserting_before(self._node):
+            create = self._graph.call_method if isinstance(function, str) else self._graph.call_function
+            made = create(function, args, kwargs)
+        made.meta = {name: self._node.meta[name] for name in _KEPT if name in self._node.meta}
+        return made
+
+    def dropped(self, x: fx.Node, p: float) -> fx.Node:
+        """Dropout of ``x`` by the kernels that it is on a CPU."""
+        drawn = self.call("bernoulli_", self.call(torch.empty_like, x), 1 - p)
+        return self.call(torch.mul, x, self.call(torch.div, drawn, 1 - p))
+
+    def take_place(self, result: fx.Node) -> None:
+        """Everybody reads ``result`` instead of the node."""
+        result.meta["example_value"] = self._node.meta.get("example_value")
+        self._node.replace_all_uses_with(result)
+        self._graph.erase_node(self._node)

@@ -30,12 +30,13 @@ _METHODS = frozenset({
 
 @dataclass(frozen=True)
 class _Written:
-    """A node that wrote in place, as it was."""
+    """A node that wrote ``into`` another, and what it called."""
 
     node: fx.Node
+    into: fx.Node
     target: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    flagged: bool
+    """The same function writes and does not write, as its ``inplace`` says."""
 
 
 class OpenedWrites:
@@ -58,13 +59,12 @@ class OpenedWrites:
         """Call once every site is exchanged."""
         order = {node: i for i, node in enumerate(self._graph.nodes)}
         for written in self._written:
-            node = written.node
-            into = node.args[0] if node in order else None
-            if into is not written.args[0] or any(order[user] > order[node] for user in into.users):
+            node, into = written.node, written.into
+            if node not in order or node.args[0] is not into or any(order[user] > order[node] for user in into.users):
                 continue  # it is part of a site, or what it wrote into is now another's result
-            node.target, node.args, node.kwargs = written.target, (into, *node.args[1:]), written.kwargs
-            if len(written.args) != len(node.args):
-                node.args = (into, *written.args[1:])
+            node.target = written.target
+            if written.flagged:
+                node.kwargs = {**node.kwargs, "inplace": True}
 
     def _unseen(self, node: fx.Node) -> bool:
         """Whether nothing but ``node`` shows afterwards that a tensor was written."""
@@ -85,7 +85,7 @@ class OpenedWrites:
     def _open(self, node: fx.Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         into = node.args[0]
         assert isinstance(into, fx.Node)
-        self._written.append(_Written(node, node.target, node.args, dict(node.kwargs)))
+        self._written.append(_Written(node, into, node.target, target is node.target))
         here = self._order[node]
         into.replace_all_uses_with(node, delete_user_cb=lambda user: self._order[user] > here)
         node.target, node.args, node.kwargs = target, args, kwargs

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import fx
+from torch import fx, nn
 
 from auditor.graph.nodes import CValue, Node
 from auditor.patching.adapters.activations import names_of
@@ -163,18 +163,20 @@ def _packing(view: SiteView, weights: Sequence[fx.Node]) -> Callable[[], Callabl
         Unreachable: they can't be moved.
     """
     modules = [view.module_of(weight) for weight in weights]
-    if adjacent([module.weight for module in modules]):  # type: ignore[misc]
-        return None
-    reason = packing_refusal(modules, view.model)
-    if reason is not None:
-        raise Unreachable(reason)
 
     def pack() -> Callable[[], None]:
-        if adjacent([module.weight for module in modules]):  # type: ignore[misc]
+        if _packed(modules, view.model):
             return lambda: None  # the modules are called twice
-        refusal = packing_refusal(modules, view.model)
-        if refusal is not None:
-            raise Unreachable(refusal)
         return PackedLinears(modules).undo  # type: ignore[arg-type]
 
-    return pack
+    return None if _packed(modules, view.model) else pack
+
+
+def _packed(modules: Sequence[nn.Module], model: nn.Module | None) -> bool:
+    """Whether the weights lie in one buffer. Raises Unreachable where they don't and can't be put there."""
+    if adjacent([module.weight for module in modules]):  # type: ignore[misc]
+        return True
+    reason = packing_refusal(modules, model)
+    if reason is not None:
+        raise Unreachable(reason)
+    return False

@@ -16,7 +16,7 @@ from auditor.collect.capture import hint
 from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import kind_of
 from auditor.patching.calls import Nested
-from auditor.patching.region import Unreachable
+from auditor.patching.region import Unreachable, viewed
 from auditor.patching.site import SiteView
 
 Operand = fx.Node | Nested
@@ -97,13 +97,7 @@ def _viewed(node: fx.Node, source: fx.Node, before: Operand) -> Nested:
 
 def viewed_by(view: SiteView, node: fx.Node) -> Iterator[fx.Node]:
     """``node``, the tensor that it is a view of, the one that this is a view of, and so on."""
-    while True:
-        if isinstance(view.captured.results[node], Tensor):
-            yield node
-        sources = [n for n in node.all_input_nodes if any(v is not None for v in view.captured.values[n])]
-        if len(sources) != 1 or any(op.kernels for op in view.captured.ops_of(node)):
-            return
-        node = sources[0]
+    return (n for n in viewed(node, view.captured) if isinstance(view.captured.results[n], Tensor))
 
 
 def with_rows(view: SiteView, node: fx.Node, rows: Sequence[int]) -> Operand:
