@@ -26,6 +26,19 @@ def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
+def reference_path() -> Iterator[None]:
+    """Replacements run their definitions, which compile nothing; Dynamo forgets afterwards what it traced."""
+    import torch
+
+    from fused_replacements import cpu_path
+
+    torch.manual_seed(0)
+    with cpu_path("reference"):
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def store() -> Iterator[Store]:
     """The store that commands of the same test use too (`FUSION_AUDIT_DIR`), empty."""
     with Store.open() as opened:

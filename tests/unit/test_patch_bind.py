@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +11,8 @@ from patched_models import WIDTH, First, RMSNorm, Small, patched, rules, step, x
 from torch import Tensor, nn
 
 from auditor.patching.bind import BoundModule
-from fused_replacements import cpu_path
 
-
-@pytest.fixture(autouse=True)
-def _reference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 def bound(module: nn.Module) -> BoundModule:

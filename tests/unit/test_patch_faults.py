@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,15 +20,10 @@ from auditor.patching.live import Patched
 from auditor.patching.plan import Plan
 from auditor.patching.step import Step
 from auditor.patching.verify import Verification, verify
-from fused_replacements import cpu_path, find
+from fused_replacements import find
 from fused_replacements._paths import say_unfused
 
-
-@pytest.fixture(autouse=True)
-def _reference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 def usual(name: str) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ import io
 import pickle
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,17 +19,11 @@ from torch import Tensor, nn
 from auditor.config import Config, Suppression
 from auditor.errors import AuditError
 from auditor.selection import Selection
-from fused_replacements import cpu_path
 
 SITES = [("norm", "rms_norm"), ("mlp.gate", "packed_linear"), ("mlp", "act_mul")]
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 def everything_of(model: nn.Module) -> list[Any]:

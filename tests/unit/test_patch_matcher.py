@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +10,9 @@ import torch.nn.functional as F
 from patched_models import WIDTH, Block, RMSNorm, Small, applied, patched, provide, reasons, step, x_of
 from torch import Tensor, nn
 
-from fused_replacements import cpu_path, find
+from fused_replacements import find
 
-
-@pytest.fixture(autouse=True)
-def _reference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 def test_an_argument_named_out() -> None:

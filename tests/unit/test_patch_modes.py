@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,14 +12,7 @@ from patched_models import WIDTH, Block, RMSNorm, Small, applied, patched, step,
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fused_replacements import cpu_path
-
-
-@pytest.fixture(autouse=True)
-def _reference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 def test_four_lengths_with_and_without_gradients_take_three_compiles_at_most() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,15 +16,8 @@ from auditor.patching.choose import as_plan
 from auditor.patching.live import Patched
 from auditor.patching.plan import Plan
 from auditor.patching.writes import OpenedWrites
-from fused_replacements import cpu_path
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 class Dropping(nn.Module):

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Iterator
 
 import pytest
 import torch
 from patched_models import WIDTH, applied, patched, reasons, step, x_of
 from torch import Tensor, nn
 
-from fused_replacements import cpu_path
 from fused_replacements.horizontal.packed_linears import adjacent
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 class Projections(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -19,12 +18,7 @@ from auditor.patching.live import Patched
 from auditor.patching.plan import HEADER, Evidence, Gain, Plan, PlanSite, load_plan
 from fused_replacements import cpu_path
 
-
-@pytest.fixture(autouse=True)
-def _reference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 SITE = PlanSite(

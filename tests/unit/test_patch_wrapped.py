@@ -14,14 +14,8 @@ from torch.utils import _pytree
 
 from auditor.errors import AuditError
 from auditor.patching.live import Patched
-from fused_replacements import cpu_path
 
-
-@pytest.fixture(autouse=True)
-def _reference() -> Iterator[None]:
-    torch.manual_seed(0)
-    with cpu_path("reference"):
-        yield
+pytestmark = pytest.mark.usefixtures("reference_path")
 
 
 class Adapted(nn.Module):
