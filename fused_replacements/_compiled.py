@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fused_replacements._hoisted import hoist
 from fused_replacements._sizes import Conditions
 
 Argument = Any  # a tensor, a list of tensors, None, or a constant: float, int, bool, str, list of bool
@@ -92,6 +93,7 @@ def build(
         # the mode is entered too: what a definition makes itself (arange, a scalar) must be fake as well
         with mode, torch._guards.tracing(torch._guards.TracingContext(mode)):
             graph = make_fx(flat, decomposition_table=select_decomp_table())(*fakes)
+            hoist(graph)
             # the number of threads is part of the key of Inductor's own cache, the sizes at hand are not
             with config.patch({"cpp.threads": threads, "size_asserts": False}):
                 compiled = compile_fx_inner(graph, fakes)
