@@ -1,0 +1,1 @@
+"""Jobs: queued, run one at a time, cancelled and retried."""
