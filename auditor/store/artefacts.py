@@ -11,7 +11,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,11 @@ class Artefacts:
                 self._fs.rm(temporary, recursive=True)
             raise
 
-    def read(self, run: str, name: str) -> pyarrow.Table:
-        """One table of one run. Raises :class:`AuditError` when its file is missing or damaged."""
+    def read(self, run: str, name: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
+        """One table of one run, whole or some of its columns.
+
+        Raises :class:`AuditError` when its file is missing or damaged, or lacks a column.
+        """
         import pyarrow
         import pyarrow.parquet
 
@@ -71,7 +74,12 @@ class Artefacts:
                 self._fs.open(path, "rb") as file,
                 pyarrow.parquet.ParquetFile(file, pre_buffer=False) as parquet,
             ):
-                return parquet.read(use_threads=False)
+                lacking = [c for c in columns or () if c not in parquet.schema_arrow.names]
+                if lacking:
+                    raise AuditError(
+                        f"{path}: the table {name!r} of run {run} lacks {', '.join(lacking)}; record the run again"
+                    )
+                return parquet.read(columns=columns and list(columns), use_threads=False)
         except FileNotFoundError:
             raise AuditError(f"{path}: the table {name!r} of run {run} is missing; record the run again") from None
         except (pyarrow.ArrowException, OSError) as error:

@@ -64,10 +64,15 @@ class StoredRun:
     table_names: tuple[str, ...]
     _artefacts: Artefacts = field(repr=False)
 
-    def table(self, name: str) -> pyarrow.Table:
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
+        """One table, or those of its columns that are named: a million ops are mostly their arguments.
+
+        Raises:
+            AuditError: the run has no such table or column, or its file can't be read.
+        """
         if name not in self.table_names:
             raise AuditError(f"run {self.id} has no table {name!r}; it has: {', '.join(self.table_names) or 'none'}")
-        return self._artefacts.read(self.id, name)
+        return self._artefacts.read(self.id, name, columns)
 
     @cached_property
     def tables(self) -> dict[str, pyarrow.Table]:
@@ -152,6 +157,11 @@ class Store(AbstractContextManager["Store"]):
         what = f"{self.location.label}: the document of run {run}"
         document = _decode(text, Document, SCHEMA, what, "record the run again")
         return StoredRun(run, name, document, names, self._artefacts)
+
+    def resolve(self, ref: str = "latest") -> str:
+        """The id of the run that ``ref`` names, as :meth:`load` understands it."""
+        with readable(self.location.label):
+            return self._resolve(ref)
 
     def delete(self, ref: str) -> str:
         """Remove a run and its fixes: first the rows, then its files. Returns its id."""
