@@ -32,6 +32,8 @@ class Run(msgspec.Struct, kw_only=True):
     select: list[str] = []
     ignore: list[str] = []
     """Rules that the settings chose and left out; nothing selected: every rule."""
+    project: str = ""
+    """What the runs of one code base have in common: its name in ``pyproject.toml``, or that of its folder."""
     patched_from: str = ""
     """Id of the run that a fix was made for, where this one is the audit after it."""
     plan: str = ""

@@ -11,6 +11,8 @@ A run is listed if and only if all of it is on disk: the files come first, the r
 
 from __future__ import annotations
 
-from auditor.store.store import RunSummary, Store, StoredRun
+from auditor.store.failures import Missing, Unavailable
+from auditor.store.listing import RunFilter, RunSummary
+from auditor.store.store import Store, StoredRun
 
-__all__ = ["RunSummary", "Store", "StoredRun"]
+__all__ = ["Missing", "RunFilter", "RunSummary", "Store", "StoredRun", "Unavailable"]

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from auditor.errors import AuditError
+
+
+class Missing(AuditError):  # noqa: N818 - it is an answer, as "no run" is
+    """What was asked for is not stored."""
+
+
+class Unavailable(AuditError):  # noqa: N818
+    """The database or the disk refuses; the same request may work later."""
+
 
 _SENTENCES = (
     ("malformed", "the database is damaged; move it away, a new one is made on the next run"),
@@ -32,13 +41,17 @@ def readable(label: str) -> Iterator[None]:
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise AuditError(f"{label}: no driver for this database is installed ({error}); install it with pip") from None
     except DBAPIError as error:
-        raise AuditError(f"{label}: {_sentence(error.orig)}") from error
+        raise _kind(error)(f"{label}: {_sentence(error.orig)}") from error
     except SQLAlchemyError as error:
         raise AuditError(f"{label}: {' '.join(str(error).split())}") from error
     except OSError as error:
-        raise AuditError(
+        raise Unavailable(
             f"{error.filename or label}: {error.strerror or error}; name another place with --db if it can't be mended"
         ) from error
+
+
+def _kind(error: DBAPIError) -> type[AuditError]:
+    return AuditError if isinstance(error, DataError) else Unavailable
 
 
 def _sentence(error: BaseException | None) -> str:

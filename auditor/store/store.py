@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from sqlalchemy import Engine, delete, or_, select
@@ -22,36 +22,25 @@ from auditor.fix_document import SCHEMA as FIX_SCHEMA
 from auditor.fix_document import FixDocument
 from auditor.store.artefacts import Artefacts
 from auditor.store.connection import connect, writing
-from auditor.store.failures import readable
+from auditor.store.failures import Missing, readable
 from auditor.store.ids import new_id
+from auditor.store.jobs import JobTable
+from auditor.store.listing import RunFilter, RunSummary, count, distinct, summaries, summary
 from auditor.store.location import Location, locate
-from auditor.store.models import Base, FixRow, RunRow
+from auditor.store.models import Base, FixRow, RegistrationRow, RunRow
+from auditor.store.references import resolve
+from auditor.store.registrations import RegistrationTable
+from auditor.store.rows import fix_row, run_row
+from auditor.store.rule_settings import RuleSettingTable
 from auditor.store.schema import bring_up_to_date
+from auditor.store.tokens import TokenTable
+from auditor.store.uploads import UploadTable
 
 if TYPE_CHECKING:
     import pyarrow
 
 _Stored = TypeVar("_Stored", Document, FixDocument)
 _TRIES = 8  # ids to try; two equal ones in a row are already a chance of 1 in 10^9
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """A line of the list of runs. Times in microseconds."""
-
-    id: str
-    name: str
-    source: str
-    created: str
-    script: list[str]
-    device: str
-    exit_code: int
-    findings: int
-    kernels: int
-    unfused_kernels: int
-    avoidable_kernels: int
-    step_us: float
-    step_saving_us: float
 
 
 @dataclass
@@ -86,6 +75,11 @@ class Store(AbstractContextManager["Store"]):
         self.location = location
         self._engine = engine
         self._artefacts = artefacts
+        self.jobs = JobTable(engine, location.label)
+        self.registrations = RegistrationTable(engine, location.label)
+        self.tokens = TokenTable(engine, location.label)
+        self.uploads = UploadTable(engine, location.label)
+        self.rule_settings = RuleSettingTable(engine, location.label)
 
     @classmethod
     def open(cls, place: str | Path | None = None, *, create: bool = True) -> Store:
@@ -112,6 +106,14 @@ class Store(AbstractContextManager["Store"]):
                     return document.run.id
         raise AuditError(f"{self.location.label}: no free id was found for the run; is the clock right?")
 
+    def put(self, document: Document, tables: dict[str, pyarrow.Table], fixes: Sequence[FixDocument] = ()) -> bool:
+        """Store an audit that another store made, with its fixes, under the id that it has there.
+
+        Returns False, and changes nothing, where that id is taken.
+        """
+        with readable(self.location.label):
+            return self._try_save(document, tables, fixes)
+
     def save_fix(self, fix: FixDocument, after: tuple[Document, dict[str, pyarrow.Table]] | None = None) -> None:
         """Store a fix, and with it the audit ``after`` it: both or neither. Sets ``fix.after_run``.
 
@@ -130,46 +132,83 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             AuditError: there is none.
         """
-        run = self._resolve(ref)
+        run = self.resolve(ref)
         newest = select(FixRow.document).where(or_(FixRow.run == run, FixRow.after_run == run))
-        with readable(self.location.label), Session(self._engine) as session:
+        with self._reading() as session:
             text = session.execute(newest.order_by(FixRow.id.desc())).scalars().first()
         if text is None:
-            raise AuditError(f"no fix of run {run} is stored; make one with: fusion-audit fix {run}")
+            raise Missing(f"no fix of run {run} is stored; make one with: fusion-audit fix {run}")
         name = f"{self.location.label}: the fix of run {run}"
         return _decode(text, FixDocument, FIX_SCHEMA, name, "make it again")
 
-    def list_runs(self) -> list[RunSummary]:
-        """Every stored run, the newest first."""
-        columns = [getattr(RunRow, f.name) for f in fields(RunSummary)]
-        with readable(self.location.label), Session(self._engine) as session:
-            rows = session.execute(select(*columns).order_by(RunRow.id.desc())).all()
-        return [RunSummary(*row) for row in rows]
+    def list_runs(
+        self, found: RunFilter | None = None, *, sort: str = "created", descending: bool = True,
+        limit: int | None = None, offset: int = 0,
+    ) -> list[RunSummary]:  # fmt: skip
+        """The stored runs that are wanted, the newest first unless sorted by another column (see ``COLUMNS``)."""
+        with self._reading() as session:
+            return summaries(
+                session, found or RunFilter(), sort=sort, descending=descending, limit=limit, offset=offset
+            )
+
+    def count_runs(self, found: RunFilter | None = None) -> int:
+        with self._reading() as session:
+            return count(session, found or RunFilter())
+
+    def summary(self, ref: str = "latest") -> RunSummary:
+        """The line of one run."""
+        with self._reading() as session:
+            return summary(session, resolve(session, ref, self.location.label))
+
+    def values_of(self, column: Literal["name", "project", "source", "device"]) -> list[str]:
+        """The names, projects, sources or devices that the stored runs have, in order."""
+        with self._reading() as session:
+            return distinct(session, column)
+
+    def resolve(self, ref: str = "latest") -> str:
+        """The id of the run that ``ref`` names. Raises :class:`Missing` where none is meant."""
+        with self._reading() as session:
+            return resolve(session, ref, self.location.label)
+
+    def document_text(self, ref: str = "latest") -> str:
+        """The audit document of a run as it is stored, in JSON."""
+        with self._reading() as session:
+            run = resolve(session, ref, self.location.label)
+            return session.execute(select(RunRow.document).where(RunRow.id == run)).scalar_one()
+
+    def table_names(self, ref: str = "latest") -> tuple[str, ...]:
+        with self._reading() as session:
+            run = resolve(session, ref, self.location.label)
+            return tuple(session.execute(select(RunRow.artefacts).where(RunRow.id == run)).scalar_one())
+
+    def fixes(self, ref: str) -> list[FixDocument]:
+        """Every fix of a run, the oldest first."""
+        run = self.resolve(ref)
+        with self._reading() as session:
+            texts = session.scalars(select(FixRow.document).where(FixRow.run == run).order_by(FixRow.id)).all()
+        name = f"{self.location.label}: a fix of run {run}"
+        return [_decode(text, FixDocument, FIX_SCHEMA, name, "make it again") for text in texts]
 
     def load(self, ref: str = "latest") -> StoredRun:
         """The run that ``ref`` names: ``latest``, an id, a name (its newest run) or the unique start of an id."""
-        run = self._resolve(ref)
-        with readable(self.location.label), Session(self._engine) as session:
+        run = self.resolve(ref)
+        with self._reading() as session:
             row = session.get(RunRow, run)
             if row is None:
-                raise AuditError(f"{self.location.label}: run {run} was deleted meanwhile")
+                raise Missing(f"{self.location.label}: run {run} was deleted meanwhile")
             text, name, names = row.document, row.name, tuple(row.artefacts)
         what = f"{self.location.label}: the document of run {run}"
         document = _decode(text, Document, SCHEMA, what, "record the run again")
         return StoredRun(run, name, document, names, self._artefacts)
 
-    def resolve(self, ref: str = "latest") -> str:
-        """The id of the run that ``ref`` names, as :meth:`load` understands it."""
-        with readable(self.location.label):
-            return self._resolve(ref)
-
     def delete(self, ref: str) -> str:
-        """Remove a run and its fixes: first the rows, then its files. Returns its id."""
-        run = self._resolve(ref)
+        """Remove a run, its fixes and registrations: first the rows, then its files. Returns its id."""
+        run = self.resolve(ref)
         with readable(self.location.label):
             with writing(self._engine.connect()) as connection, connection.begin():
                 connection.execute(delete(RunRow).where(RunRow.id == run))
                 connection.execute(delete(FixRow).where(FixRow.run == run))
+                connection.execute(delete(RegistrationRow).where(RegistrationRow.run == run))
             self._artefacts.delete(run)
         return run
 
@@ -184,20 +223,27 @@ class Store(AbstractContextManager["Store"]):
     def _try_save_fix(self, fix: FixDocument, after: tuple[Document, dict[str, pyarrow.Table]] | None) -> bool:
         if after is None:
             fix.after_run = ""
-            return self._add_rows([_fix_row(fix)])
+            return self._add_rows([fix_row(fix)])
         document, tables = after
         document.run.created = document.run.created or _now()
         document.run.id = fix.after_run = new_id()
         document.run.patched_from = fix.run
-        return self._try_save(document, tables, fix)
+        document.run.project = document.run.project or self._project(fix.run)
+        return self._try_save(document, tables, [fix])
 
-    def _try_save(self, document: Document, tables: dict[str, pyarrow.Table], fix: FixDocument | None = None) -> bool:
+    def _project(self, run: str) -> str:
+        with self._reading() as session:
+            return session.execute(select(RunRow.project).where(RunRow.id == run)).scalar() or ""
+
+    def _try_save(
+        self, document: Document, tables: dict[str, pyarrow.Table], fixes: Sequence[FixDocument] = ()
+    ) -> bool:
         """Files first, the row last: a process killed in between leaves files that nobody lists."""
         try:
             self._artefacts.write(document.run.id, tables)
         except FileExistsError:
             return False
-        rows: list[Base] = [_row(document, list(tables)), *([_fix_row(fix)] if fix else [])]
+        rows: list[Base] = [run_row(document, list(tables)), *map(fix_row, fixes)]
         stored = False
         try:
             stored = self._add_rows(rows)
@@ -219,16 +265,10 @@ class Store(AbstractContextManager["Store"]):
         with Session(self._engine) as session:
             self._artefacts.sweep(set(session.scalars(select(RunRow.id))))
 
-    def _resolve(self, ref: str) -> str:
-        runs = self.list_runs()
-        if not runs:
-            raise AuditError(f"{self.location.label} holds no audits yet; make one with: fusion-audit run script.py")
-        found = _matches(ref, runs)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise AuditError(f"{ref!r} is the start of {len(found)} runs ({_some(found)}); write more of the id")
-        raise AuditError(f"no run {ref!r}; there are: {_some([_label(run) for run in runs])}")
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with readable(self.location.label), Session(self._engine) as session:
+            yield session
 
 
 def _prepare_file(file: Path, create: bool) -> None:
@@ -248,44 +288,6 @@ def _prepare_file(file: Path, create: bool) -> None:
     if new_folder:  # results don't belong into the user's repository
         (file.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     file.touch()
-
-
-def _matches(ref: str, runs: list[RunSummary]) -> list[str]:
-    """Ids that ``ref`` can mean; ``runs`` are the newest first."""
-    if ref == "latest":
-        return [runs[0].id]
-    for exact in ([run.id for run in runs if run.id == ref], [run.id for run in runs if run.name == ref]):
-        if exact:
-            return exact[:1]
-    return [run.id for run in runs if ref and run.id.startswith(ref)]
-
-
-def _label(run: RunSummary) -> str:
-    return f"{run.id} ({run.name})" if run.name else run.id
-
-
-def _some(items: list[str], limit: int = 5) -> str:
-    more = f", and {len(items) - limit} more" if len(items) > limit else ""
-    return ", ".join(items[:limit]) + more
-
-
-def _row(document: Document, tables: list[str]) -> RunRow:
-    run, totals = document.run, document.totals
-    return RunRow(
-        id=run.id, name=run.name[:255], source=run.source, created=run.created, script=run.script,
-        device=run.device.name[:255], exit_code=run.exit_code, findings=len(document.findings),
-        kernels=totals.kernels, unfused_kernels=totals.unfused_kernels, avoidable_kernels=totals.avoidable_kernels,
-        step_us=totals.step_us, step_saving_us=totals.saving.step_us, artefacts=tables,
-        document=msgspec.json.encode(document).decode(),
-    )  # fmt: skip
-
-
-def _fix_row(fix: FixDocument) -> FixRow:
-    return FixRow(
-        id=new_id(), run=fix.run, after_run=fix.after_run, created=fix.created,
-        kept=sum(site.state == "kept" for site in fix.sites), predicted_us=fix.predicted_us,
-        measured_us=fix.measured_us, document=msgspec.json.encode(fix).decode(),
-    )  # fmt: skip
 
 
 def _now() -> str:
