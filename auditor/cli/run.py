@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from auditor.cli import options
 from auditor.cli.output import Progress, as_text, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
+from auditor.cli.project import project_of
 
 if TYPE_CHECKING:
     from auditor.config import Config
@@ -56,6 +57,7 @@ class RunCommand(Command):
         from auditor.collect.launch import record_script
         from auditor.graph.tables import to_tables
         from auditor.store import Store
+        from auditor.store.registering import register
 
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
             with script_output_on_stderr(args.format == "json" and args.output is None):
@@ -70,7 +72,9 @@ class RunCommand(Command):
             )  # fmt: skip
             if args.patch:
                 audit.document.run.plan = str(args.patch.absolute())
+            audit.document.run.project = as_text(project_of(Path.cwd()))
             run_id = store.save(audit.document, to_tables(audit.graph))
+            register(store, run_id, args.script, args.script_args)
         emit(audit.document, audit.graph, args.format, args.output)
         remark(f"stored as {run_id}")
         return recording.exit_code

@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 
 from auditor.devices.describe import Device
 
-VERSION = 3
+VERSION = 4
 """Raise it when the meaning of a figure changes: older caches are then measured again."""
 
 ALLOCATOR_VARIABLES = ("GLIBC_TUNABLES", "LD_PRELOAD", "PYTORCH_NO_CUDA_MEMORY_CACHING")

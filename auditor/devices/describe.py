@@ -58,7 +58,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     curve: tuple[Bandwidth, ...] = ()
     """Measured bandwidth by size, ascending (calibrated devices only)."""
     op_ns: dict[str, float] = {}
-    """Op (``aten.gelu:tanh``) -> arithmetic of one element inside a fused kernel, in ns of the whole device."""
+    """Op (``aten.gelu:tanh``) -> arithmetic of one element inside a fused kernel, in ns of the whole device.
+
+    ``cheap`` is that of any other elementwise op, ``cast`` of rounding to 16 bits."""
     chained: float = 1.0
     """How many times their separate cost three dependent library calls (exp, log1p, tanh) take in one loop."""
     overlap: float | None = None

@@ -15,6 +15,9 @@ from auditor.devices.describe import Bandwidth, Device
 SIZES = (2**18, 2**20, 2**22, 2**24, 2**26, 2**27)
 """Bytes that one measured kernel moves in all: from inside the nearest caches to well beyond most of them."""
 WIDTH = 1024
+CHEAP_IN_HARDSWISH = 4
+"""It adds, takes a minimum and a maximum, and multiplies twice, where the plain pass has one op."""
+
 NEAR = 2**15
 """Elements of the arrays for arithmetic costs: in and out stay in a core's own cache."""
 FAR = 2**21
@@ -161,6 +164,7 @@ def arithmetic(watch: Stopwatch) -> dict[str, float]:
         "aten.div": in_f32(lambda x, out: torch.div(x, x, out=out)),
         "aten.pow:general": in_bf16(lambda x, out: torch.pow(x, 2.5, out=out)),
         "aten.sum": row_sum_ns(watch, wide[0]),
+        "cheap": in_f32(aten.hardswish.out) / CHEAP_IN_HARDSWISH,
         "cast": max(0.0, per_element_ns(lambda x, out: out.copy_(x), wide[0], narrow[1]) - copy),
     }
 

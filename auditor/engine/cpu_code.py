@@ -6,7 +6,8 @@ generated code of torch 2.13:
 * a concatenation in the middle is written out and read back (a GPU kernel picks each element from its source);
 * softmax keeps its exponentials in a float32 buffer between two loop nests;
 * an output in the middle of a site with a reduction (the residual sum before a norm) is written in a loop nest of
-  its own and read back by the next.
+  its own and read back by the next;
+* a GEMM is a library's: its epilogue is a pass of its own, which reads the GEMM's result and writes another.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ def spilled(site: SiteCost) -> tuple[int, int]:
         if kernel.plain in CONCATENATIONS:
             read += kernel.bytes_read + kernel.bytes_written
             written += kernel.bytes_written
+    if site.family == "epilogue":
+        result = sum(kernel.bytes_written for kernel in site.kernels if kernel.is_gemm)
+        read, written = read + result, written + result
     buffers = sum(4 * k.numel for k in site.kernels if k.plain in SOFTMAX)
     return read + buffers + _middle_outputs(site), written + buffers
 

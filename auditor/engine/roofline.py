@@ -107,5 +107,7 @@ def op_ns(op: str, device: Device) -> tuple[float, float]:
     plain, one_pass = op.partition(":")[0], device.op_ns.get("aten.sum", 0.0)
     if plain in SOFTMAX:
         return device.op_ns.get("aten.exp", 0.0) + device.op_ns.get("aten.div", 0.0), 2 * one_pass
-    passes = {"reduction": one_pass, "norm": 2 * one_pass}.get(kind_of(plain), 0.0)
-    return (0.0, passes) if passes else (device.op_ns.get(op, device.op_ns.get(plain, 0.0)), 0.0)
+    kind = kind_of(plain)
+    passes = {"reduction": one_pass, "norm": 2 * one_pass}.get(kind, 0.0)
+    cheap = device.op_ns.get("cheap", 0.0) if kind == "pointwise" else 0.0
+    return (0.0, passes) if passes else (device.op_ns.get(op, device.op_ns.get(plain, cheap)), 0.0)

@@ -58,8 +58,10 @@ class Artefacts:
                 self._fs.rm(temporary, recursive=True)
             raise
 
-    def read(self, run: str, name: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
-        """One table of one run, whole or some of its columns.
+    def read(
+        self, run: str, name: str, columns: Sequence[str] | None = None, *, encoded: bool = False
+    ) -> pyarrow.Table:
+        """One table of one run, whole or some of its columns; ``encoded``: texts as Arrow dictionaries.
 
         Raises :class:`AuditError` when its file is missing or damaged, or lacks a column.
         """
@@ -74,12 +76,19 @@ class Artefacts:
                 self._fs.open(path, "rb") as file,
                 pyarrow.parquet.ParquetFile(file, pre_buffer=False) as parquet,
             ):
-                lacking = [c for c in columns or () if c not in parquet.schema_arrow.names]
+                schema = parquet.schema_arrow
+                lacking = [c for c in columns or () if c not in schema.names]
                 if lacking:
                     raise AuditError(
                         f"{path}: the table {name!r} of run {run} lacks {', '.join(lacking)}; record the run again"
                     )
-                return parquet.read(columns=columns and list(columns), use_threads=False)
+                chosen = list(schema.names if columns is None else columns)
+                if not encoded:
+                    return parquet.read(columns=chosen, use_threads=False)
+                file.seek(0)
+                texts = [c for c in chosen if pyarrow.types.is_string(schema.field(c).type)]
+                with pyarrow.parquet.ParquetFile(file, pre_buffer=False, read_dictionary=texts) as coded:
+                    return coded.read(columns=chosen, use_threads=False).unify_dictionaries()
         except FileNotFoundError:
             raise AuditError(f"{path}: the table {name!r} of run {run} is missing; record the run again") from None
         except (pyarrow.ArrowException, OSError) as error:

@@ -10,6 +10,7 @@ from auditor.errors import AuditError
 
 FOLDER = ".fusion-audit"
 FOLDER_VARIABLE = "FUSION_AUDIT_DIR"
+PLACE_VARIABLE = "FUSION_AUDIT_DB"
 ARTEFACTS_VARIABLE = "FUSION_AUDIT_ARTEFACTS"
 _DATABASE = "audits.db"
 _SUFFIXES = {".db", ".sqlite", ".sqlite3"}
@@ -29,12 +30,12 @@ def locate(place: str | Path | None = None) -> Location:
     """Find the store that ``place`` names.
 
     A URL (``postgresql://…``, ``sqlite:///…``) is used as it is; a name ending in ``.db``, ``.sqlite`` or
-    ``.sqlite3`` is a database file; anything else is a folder. ``None`` means the folder in
-    ``FUSION_AUDIT_DIR``, or ``.fusion-audit`` here. A server's Parquet files go to ``FUSION_AUDIT_ARTEFACTS``
+    ``.sqlite3`` is a database file; anything else is a folder. ``None`` means the place in ``FUSION_AUDIT_DB``, the
+    folder in ``FUSION_AUDIT_DIR``, or ``.fusion-audit`` here. A server's Parquet files go to ``FUSION_AUDIT_ARTEFACTS``
     (a path or an fsspec URL), or to the folder.
     """
     if place is None:
-        place = default_folder()
+        place = os.environ.get(PLACE_VARIABLE) or default_folder()
     if "://" in str(place):
         return _from_url(str(place))
     return _from_path(Path(place).expanduser())
@@ -64,5 +65,16 @@ def _from_url(url: str) -> Location:
         if not parsed.database or parsed.database == ":memory:":
             raise AuditError(f"{url}: a store needs a file; write sqlite:////path/to/audits.db or just the path")
         return _from_path(Path(parsed.database))
+    if parsed.drivername in ("postgres", "postgresql"):  # whatever driver SQLAlchemy would take: psycopg 3 is ours
+        url = parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     root = os.environ.get(ARTEFACTS_VARIABLE) or str((default_folder() / "artefacts").absolute())
     return Location(url, root, parsed.render_as_string(hide_password=True))
+
+
+def service_folder(location: Location) -> Path:
+    """Where the service keeps uploads, logs of jobs and their plans: beside the database's file or the artefacts."""
+    if location.file is not None:
+        return location.file.with_suffix(".service")
+    if "://" in location.artefacts:
+        return (default_folder() / "service").absolute()
+    return Path(location.artefacts).with_name(f"{Path(location.artefacts).name}.service").absolute()

@@ -53,15 +53,17 @@ class StoredRun:
     table_names: tuple[str, ...]
     _artefacts: Artefacts = field(repr=False)
 
-    def table(self, name: str, columns: Sequence[str] | None = None) -> pyarrow.Table:
+    def table(self, name: str, columns: Sequence[str] | None = None, *, encoded: bool = False) -> pyarrow.Table:
         """One table, or those of its columns that are named: a million ops are mostly their arguments.
+
+        ``encoded``: texts as Arrow dictionaries, several times faster where few are different.
 
         Raises:
             AuditError: the run has no such table or column, or its file can't be read.
         """
         if name not in self.table_names:
             raise AuditError(f"run {self.id} has no table {name!r}; it has: {', '.join(self.table_names) or 'none'}")
-        return self._artefacts.read(self.id, name, columns)
+        return self._artefacts.read(self.id, name, columns, encoded=encoded)
 
     @cached_property
     def tables(self) -> dict[str, pyarrow.Table]:

@@ -262,6 +262,27 @@ def test_a_slower_clock_than_at_calibration_shows_in_the_trace():
     assert arithmetic("f32") == pytest.approx(0.3 * 2000)
 
 
+def test_a_long_chain_of_cheap_ops_is_bound_by_its_arithmetic():
+    # GIVEN a CPU that adds in 0.1 ns, and 2M elements through chains of 2 and of 20 additions
+    device = msgspec.structs.replace(WARM_CPU, op_ns={"cheap": 0.1, "aten.sum": 0.2}, overlap=1.0)
+    chains = [site(*[kernel("aten.add", 1602.0)] * n) for n in (2, 20)]
+    short, long = (time_after(chain, site_memory(chain, device)).us for chain in chains)
+    # THEN the bytes (16 MB at 10 GB/s) hide what the short one computes, and the long one takes what it computes
+    assert short == pytest.approx(1600 + 2)
+    assert long == pytest.approx(20 * 0.1 * 2 * MB / 1e3 + 2)
+
+
+def test_compiled_cpu_code_reads_the_result_of_a_gemm_back():
+    # GIVEN a product that writes 8 MB and a bias added to it, on a CPU whose GEMMs are a library's
+    gemm = kernel("aten.mm", 5000.0, read=8 * MB, written=8 * MB)
+    bias = kernel("aten.add", 1000.0, read=8 * MB, written=8 * MB)
+    epilogue = site(gemm, bias, family="epilogue", read=8 * MB, written=8 * MB)
+    # THEN all that is saved is a call: the pass over the result is as long as it was
+    after = time_after(epilogue, site_memory(epilogue, CPU))
+    assert after.gemm_us == 5000.0
+    assert after.body_us == pytest.approx(1000.0 - CPU.min_kernel_us, rel=0.01)
+
+
 def test_compiled_cpu_code_writes_a_concatenation_out_and_reads_it_back():
     # GIVEN rope: mul, cat, mul, add; 8 MB each at 10 GB/s. In the middle the cat is written out...
     mul, cat, add = kernel(dur_us=1602.0), kernel("aten.cat", 1602.0), kernel("aten.add", 2402.0, read=16 * MB)

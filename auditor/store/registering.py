@@ -1,0 +1,64 @@
+"""A script that the command line runs is registered: this machine may run it again, with the same arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from auditor.store.machine import machine_id
+from auditor.store.registrations import Registration
+
+if TYPE_CHECKING:
+    from auditor.store.store import Store
+
+
+def register(store: Store, run: str, script: str | Path, args: list[str]) -> None:
+    """Let ``run`` be run again on this machine: ``script`` as typed, from the current folder."""
+    path = Path(script).absolute()
+    store.registrations.put(
+        Registration(
+            run=run, machine=machine_id(), folder=str(Path.cwd()), script=str(path), typed=str(script),
+            args=list(args), sha256=digest(path),
+        )
+    )  # fmt: skip
+
+
+def why_not(store: Store, run: str) -> str:
+    """Why this machine may not run the script of ``run`` again, in one sentence; "" where it may."""
+    summary = store.summary(run)
+    registration = registered(store, run)
+    if summary.source != "profile":
+        return f"Run {run} is no run of a script: there is nothing to run again."
+    if registration is None:
+        return (
+            f"Run {run} was not recorded on this machine from the command line, so it can't be run again from here; "
+            f"in the folder of the script call: fusion-audit fix {run}"
+        )
+    return _changed(registration)
+
+
+def registered(store: Store, run: str) -> Registration | None:
+    """The registration of a run here; that of the run that was fixed for an audit after a fix."""
+    fixed = store.summary(run).patched_from
+    return store.registrations.get(fixed or run, machine_id())
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, "" where it can't be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _changed(registration: Registration) -> str:
+    found = digest(Path(registration.script))
+    if not found or not Path(registration.folder).is_dir():
+        gone = registration.folder if found else registration.script
+        return f"{gone} is not there any more; run the script from the command line again: fusion-audit run"
+    if found != registration.sha256:
+        again = shlex.join([registration.typed, *registration.args])
+        return f"{registration.script} has changed since it was run; run it again: fusion-audit run {again}"
+    return ""
