@@ -26,6 +26,7 @@ Bytes moved
 -----------
 Each input read once, each output written once. A chain of n ops with one operand each moves 2n accesses an element; one
 kernel moves 2. Backward reads the inputs and the gradients, recomputes what lies between, and writes one gradient each.
+On a CPU a power, an exponential and the like of values that are broadcast are taken once and stored, before the loop.
 
 When it loses
 -------------
