@@ -57,8 +57,9 @@ class RunCommand(Command):
         from auditor.collect.launch import record_script
         from auditor.graph.tables import to_tables
         from auditor.store import Store
-        from auditor.store.registering import register
+        from auditor.store.registering import digest, register
 
+        script = digest(args.script)
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
             with script_output_on_stderr(args.format == "json" and args.output is None):
                 recording = record_script(
@@ -74,7 +75,8 @@ class RunCommand(Command):
                 audit.document.run.plan = str(args.patch.absolute())
             audit.document.run.project = as_text(project_of(Path.cwd()))
             run_id = store.save(audit.document, to_tables(audit.graph))
-            register(store, run_id, args.script, args.script_args)
+            if not args.patch:  # it would run again without its plan
+                register(store, run_id, args.script, args.script_args, script)
         emit(audit.document, audit.graph, args.format, args.output)
         remark(f"stored as {run_id}")
         return recording.exit_code

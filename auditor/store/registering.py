@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from auditor.store.store import Store
 
 
-def register(store: Store, run: str, script: str | Path, args: list[str]) -> None:
-    """Let ``run`` be run again on this machine: ``script`` as typed, from the current folder."""
+def register(store: Store, run: str, script: str | Path, args: list[str], sha256: str) -> None:
+    """Let ``run`` be run again on this machine: ``script`` as typed, from the current folder.
+
+    ``sha256`` is :func:`digest` of the script from before it ran.
+    """
     path = Path(script).absolute()
     store.registrations.put(
         Registration(
             run=run, machine=machine_id(), folder=str(Path.cwd()), script=str(path), typed=str(script),
-            args=list(args), sha256=digest(path),
+            args=list(args), sha256=sha256,
         )
     )  # fmt: skip
 

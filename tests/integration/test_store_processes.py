@@ -123,7 +123,7 @@ if where == "before the first file":
 elif where == "before the rename":
     artefacts.Artefacts._publish = die
 elif where == "before the row":
-    module._row = die
+    module.run_row = die
 elif where == "before the commit":
     from sqlalchemy import event
     original = Store.open(sys.argv[1])

@@ -1,0 +1,186 @@
+"""One job from its row to its end: a process of its own, watched for its time, its memory and a wish to cancel it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from auditor.errors import AuditError
+from auditor.report.format import duration, size
+from auditor.store import Store
+from auditor.store.jobs import JobRecord
+from dashboard.jobs.commands import Work, environment, work_of
+from dashboard.jobs.device_lock import device_lock
+from dashboard.jobs.output import Output
+from dashboard.jobs.place import Place
+from dashboard.jobs.processes import Process, bury, end, of_job
+from dashboard.jobs.results import outcome
+
+POLL_S = 0.2
+BEAT_S = 1.0
+GRACE_S = 8.0
+"""For the work to end by itself and to tidy up."""
+
+
+@dataclass(frozen=True)
+class Caps:
+    """Wall time and resident memory of one job, all of its processes together."""
+
+    time_s: float = 7200.0
+    memory_bytes: int = 0
+    """0: four fifths of the machine's."""
+
+    @property
+    def memory_limit(self) -> int:
+        return self.memory_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 4 // 5
+
+
+class Runner:
+    """Runs jobs of ``store``, one at a time, as ``worker`` (:func:`dashboard.jobs.workers.worker_name`)."""
+
+    def __init__(self, store: Store, place: Place, worker: str, caps: Caps) -> None:
+        self._store, self._place, self._worker, self._caps = store, place, worker, caps
+        self.stopping = threading.Event()
+        """Set when the service stops: the job at hand is put back."""
+
+    def __call__(self, job: str) -> None:
+        """Do the job if it still waits. What goes wrong becomes its reason."""
+        if self.stopping.is_set() or not self._store.jobs.claim(job, self._worker):
+            return
+        try:
+            self._run(self._store.jobs.get(job))
+        except AuditError as error:
+            self._store.jobs.end(job, self._worker, "failed", str(error))
+        except Exception as error:
+            self._store.jobs.end(job, self._worker, "failed", f"the worker failed: {type(error).__name__}: {error}")
+            raise
+
+    def _run(self, job: JobRecord) -> None:
+        with ExitStack() as held:
+            if job.kind != "import" and not self._wait_for_device(job, held):
+                return
+            self._place.job(job.id)
+            self._place.result(job.id).unlink(missing_ok=True)
+            work = work_of(job, self._store, self._place, self._caps.time_s / 2)
+            reason = _Attempt(self, job, work).run()
+            if reason != _STOPPED:
+                self._conclude(job, reason)
+
+    def _wait_for_device(self, job: JobRecord, held: ExitStack) -> bool:
+        while not held.enter_context(device_lock()):
+            held.pop_all().close()
+            self._store.jobs.beat(job.id, self._worker, "waiting for another measurement on this machine to end", 0)
+            if self._unwanted(job.id):
+                return False
+            self.stopping.wait(POLL_S * 2)
+        return not self._unwanted(job.id)
+
+    def _unwanted(self, job: str) -> bool:
+        """Whether the job was cancelled or the service stops; its row then says so."""
+        if self.stopping.is_set():
+            self._store.jobs.put_back(job, self._worker, _AGAIN)
+            return True
+        if self._store.jobs.get(job).cancelling:
+            self._store.jobs.end(job, self._worker, "cancelled", "cancelled before the script ran")
+            return True
+        return False
+
+    def _conclude(self, job: JobRecord, reason: str) -> None:
+        state, why, run = outcome(job, self._place, reason)
+        self._store.jobs.end(job.id, self._worker, state, why, run)
+
+
+_STOPPED = "the service was stopped"
+_CANCELLED = "cancelled"
+_AGAIN = "the service was stopped; it begins again when that is back"
+
+
+class _Attempt:
+    """One process group at work."""
+
+    def __init__(self, runner: Runner, job: JobRecord, work: Work) -> None:
+        self._runner, self._job, self._work = runner, job, work
+        self._began_s = time.monotonic()
+        self._beaten_s = 0.0
+
+    def run(self) -> str:
+        """Why it was ended or failed; "" where it ended well; the reason of a stop where it was put back."""
+        store, place = self._runner._store, self._runner._place
+        process = subprocess.Popen(
+            self._work.command(), cwd=self._work.folder, env=environment(store), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        output = Output(process.stdout, place.log(self._job.id))
+        output.start()
+        try:
+            reason = self._watch(process, output)
+        finally:
+            self._end_all(process)
+            output.join(GRACE_S)
+        store.jobs.beat(self._job.id, self._runner._worker, output.said, process.pid)
+        if reason == _STOPPED:
+            store.jobs.put_back(self._job.id, self._runner._worker, _AGAIN)
+        return reason or _failure(process.returncode, output)
+
+    def _watch(self, process: subprocess.Popen[bytes], output: Output) -> str:
+        while True:
+            try:
+                process.wait(POLL_S)
+                return ""
+            except subprocess.TimeoutExpired:
+                reason = self._over_the_caps(process) or self._asked_to_end(process, output)
+            if reason:
+                return reason
+
+    def _over_the_caps(self, process: subprocess.Popen[bytes]) -> str:
+        caps = self._runner._caps
+        if time.monotonic() - self._began_s > caps.time_s:
+            cap = duration(caps.time_s * 1e6)
+            return f"it ran longer than {cap}, the cap of a job; start the service with a longer --job-time"
+        held = sum(one.resident_bytes for one in of_job(process.pid, os.getpid()))
+        if held > caps.memory_limit:
+            cap = size(caps.memory_limit)
+            return f"it held {size(held)}, more than {cap}, the cap of a job; start the service with more --job-memory"
+        return ""
+
+    def _asked_to_end(self, process: subprocess.Popen[bytes], output: Output) -> str:
+        if self._runner.stopping.is_set():
+            return _STOPPED
+        if time.monotonic() - self._beaten_s < BEAT_S:
+            return ""
+        self._beaten_s = time.monotonic()
+        jobs = self._runner._store.jobs
+        jobs.beat(self._job.id, self._runner._worker, output.said, process.pid)
+        return _CANCELLED if jobs.get(self._job.id).cancelling else ""
+
+    def _end_all(self, process: subprocess.Popen[bytes]) -> None:
+        known: set[int] = set()
+
+        def left() -> list[Process]:
+            process.poll()
+            bury(known)
+            found = of_job(process.pid, os.getpid())
+            known.update(one.pid for one in found if one.pid != process.pid)
+            return found
+
+        end(left, GRACE_S)
+        process.wait()
+        bury(known)
+
+
+def _failure(code: int, output: Output) -> str:
+    if code == 0:
+        return ""
+    if output.error:
+        return output.error
+    if code < 0:
+        number = -code
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return f"it was killed by {name}{' (out of memory?)' if number == signal.SIGKILL else ''}; see its log"
+    return f"it ended with exit code {code}; see its log"

@@ -1,0 +1,108 @@
+"""Jobs as rows of the store, for the pages and the API."""
+
+from __future__ import annotations
+
+import msgspec
+from huey.api import Huey
+
+from auditor.errors import AuditError
+from auditor.store import Missing, Store
+from auditor.store.jobs import JobRecord
+from auditor.store.machine import machine_id
+from auditor.store.registering import why_not
+from dashboard.jobs.commands import checked
+from dashboard.jobs.model import ENDED, Job, Kind, Options, State
+from dashboard.jobs.output import read_log
+from dashboard.jobs.place import Place
+from dashboard.jobs.waking import open_queue, waker
+from dashboard.jobs.workers import fail_abandoned
+
+MOST_WAITING = 500
+"""A queue that is longer is a mistake, or worse."""
+
+
+class StoredJobs:
+    """The jobs of a store, queued for this machine. An implementation of :class:`dashboard.jobs.model.Jobs`."""
+
+    def __init__(self, store: Store, place: Place | None = None, queue: Huey | None = None) -> None:
+        self._store = store
+        self._place = place or Place.beside(store.location)
+        self._wake = waker(queue or open_queue(store.location, self._place, machine_id()))
+
+    def submit(self, kind: Kind, run: str, options: Options | None = None) -> Job:
+        return self._submit(kind, run, checked(options or Options()))
+
+    def why_not(self, kind: Kind, run: str) -> str:
+        try:
+            return self._refusal(kind, run)
+        except AuditError as error:
+            return str(error)
+
+    def get(self, job: str) -> Job:
+        return _shown(self._store.jobs.get(job))
+
+    def list(self, *, state: State | None = None, run: str = "", limit: int = 100, offset: int = 0) -> list[Job]:
+        fail_abandoned(self._store)
+        found = self._store.jobs.find(state=state or "", run=run, limit=limit, offset=offset)
+        return [_shown(job) for job in found]
+
+    def log(self, job: str, after: int = 0) -> tuple[str, int]:
+        known = self._store.jobs.get(job)
+        return read_log(self._place.log(known.id), max(0, after))
+
+    def cancel(self, job: str) -> Job:
+        self._store.jobs.cancel(job)
+        fail_abandoned(self._store)
+        return self.get(job)
+
+    def retry(self, job: str) -> Job:
+        known = self._store.jobs.get(job)
+        if known.state not in ENDED - {"done"}:
+            raise AuditError(f"job {job} is {known.state}; only one that failed or was cancelled can be retried")
+        options = msgspec.json.decode(known.options, type=Options)
+        return self._submit(_kind(known.kind), known.run, options, retry_of=known.id)
+
+    def plan(self, job: str) -> str:
+        """The plan that the job wrote. Raises :class:`Missing` where it wrote none."""
+        known = self._store.jobs.get(job)
+        try:
+            return self._place.plan(known.id).read_text(encoding="utf-8")
+        except OSError:
+            raise Missing(f"job {job} has no plan: it is no fix, or nothing was kept") from None
+
+    def _submit(self, kind: Kind, run: str, options: Options, retry_of: str = "") -> Job:
+        reason = self._refusal(kind, run)
+        if reason:
+            raise AuditError(reason)
+        if self._store.jobs.counts().get("queued", 0) >= MOST_WAITING:
+            raise AuditError(f"{MOST_WAITING} jobs are waiting already; cancel some, or wait until they are through")
+        about = run if kind == "import" else self._store.resolve(run)
+        job = self._store.jobs.add(kind, about, msgspec.json.encode(options).decode(), machine_id(), retry_of)
+        self._wake(job.id)
+        return _shown(job)
+
+    def _refusal(self, kind: Kind, run: str) -> str:
+        if kind == "import":
+            upload = self._store.uploads.get(run)
+            if upload.machine != machine_id():
+                return f"Upload {run} lies on another machine; upload the trace to this one."
+            return ""
+        return why_not(self._store, self._store.resolve(run))
+
+
+def _shown(job: JobRecord) -> Job:
+    names = ("id", "run", "progress", "reason", "result_run", "retry_of", "created", "started", "ended")
+    options = msgspec.json.decode(job.options, type=Options)
+    said = "being cancelled" if job.cancelling and job.state == "running" else job.progress
+    facts = {name: getattr(job, name) for name in names} | {"progress": said}
+    return Job(kind=_kind(job.kind), state=_state(job.state), options=options, **facts)
+
+
+def _kind(text: str) -> Kind:
+    kind: Kind = msgspec.convert(text, Kind)
+    return kind
+
+
+def _state(text: str) -> State:
+    state: State = msgspec.convert(text, State)
+    return state
