@@ -48,10 +48,10 @@ def registered(store: Store, run: str) -> Registration | None:
     return store.registrations.get(fixed or run, machine_id())
 
 
-def digest(path: Path) -> str:
+def digest(path: str | Path) -> str:
     """SHA-256 of a file, "" where it can't be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return ""
 
