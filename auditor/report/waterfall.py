@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from auditor.document import Document, Finding
-from auditor.graph.model import Op, OpGraph
 from auditor.graph.ops import is_memory_bound
 from auditor.report import svg
 from auditor.report.format import duration, ratio, share
 
 _LABEL, _BAR, _VALUE, _ROW = 215.0, 640.0, 170.0, 34.0
+
+
+class TimedOp(Protocol):
+    """What is asked of an op: its name, and the time of its kernels."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dur_us(self) -> float: ...
+
+
+class TimedOps(Protocol):
+    """An op graph, or what stands for one where only times are at hand."""
+
+    @property
+    def ops(self) -> Sequence[TimedOp]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +50,7 @@ class Waterfall:
     remarks: tuple[str, ...] = ()
 
 
-def split(document: Document, graph: OpGraph | None) -> Waterfall | None:
+def split(document: Document, graph: TimedOps | None) -> Waterfall | None:
     """The parts of the step's time; ``None`` where nothing was timed."""
     totals = document.totals
     device, step = _time(totals.device_us), _time(totals.step_us)
@@ -94,7 +112,7 @@ def _time(us: float) -> float:
     return max(ratio(us, 1.0) or 0.0, 0.0)
 
 
-def _fusible_us(document: Document, graph: OpGraph | None, memory: float) -> float | None:
+def _fusible_us(document: Document, graph: TimedOps | None, memory: float) -> float | None:
     """Memory-bound kernel time in findings, µs: a GEMM with its epilogue counts only the epilogue."""
     total = 0.0
     for finding in document.findings:
@@ -105,7 +123,7 @@ def _fusible_us(document: Document, graph: OpGraph | None, memory: float) -> flo
     return min(total, memory)
 
 
-def _memory_share(finding: Finding, graph: OpGraph | None) -> float | None:
+def _memory_share(finding: Finding, graph: TimedOps | None) -> float | None:
     """The memory-bound part of a finding's time, 0 to 1; ``None`` where it mixes kinds and no op has a time."""
     if all(map(is_memory_bound, finding.ops)):
         return 1.0
@@ -113,7 +131,7 @@ def _memory_share(finding: Finding, graph: OpGraph | None) -> float | None:
     return ratio(sum(op.dur_us for op in ops if is_memory_bound(op.name)), sum(op.dur_us for op in ops))
 
 
-def _ops(finding: Finding, graph: OpGraph | None) -> list[Op]:
+def _ops(finding: Finding, graph: TimedOps | None) -> list[TimedOp]:
     if graph is None:
         return []
     return [graph.ops[i] for site in finding.places for i in site.ops if 0 <= i < len(graph.ops)]

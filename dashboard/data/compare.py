@@ -1,10 +1,21 @@
-"""Two runs side by side, by finding and by kernel: gone, new, slower, faster."""
+"""Two runs side by side, by finding and by kernel: gone, new, slower, faster.
+
+A profile holds one step and a trace as many as it says: everything here is of one step, so that they compare.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Literal
 
 import msgspec
+import numpy as np
+
+from auditor.document import Document, Finding
+from auditor.report.format import plural, safe
+from dashboard.data.kernel_table import KernelTable, kernel_table
+from dashboard.data.kinds import KINDS
+from dashboard.data.stored import stored
 
 Change = Literal["gone", "new", "slower", "faster", "same"]
 WITHIN = 0.05
@@ -12,7 +23,7 @@ WITHIN = 0.05
 
 
 class FindingChange(msgspec.Struct, kw_only=True, frozen=True):
-    """One fingerprint in two runs; what a run does not have is 0. Times in microseconds a step."""
+    """One fingerprint in two runs (before, after); what a run does not have is 0. Counts and microseconds a step."""
 
     change: Change
     fingerprint: str
@@ -20,23 +31,21 @@ class FindingChange(msgspec.Struct, kw_only=True, frozen=True):
     name: str
     module_class: str
     source: str
-    sites: tuple[int, int]
-    kernels: tuple[int, int]
-    avoidable: tuple[int, int]
+    sites: tuple[float, float]
+    kernels: tuple[float, float]
+    avoidable: tuple[float, float]
     device_us: tuple[float, float]
     likely_us: tuple[float, float]
 
 
 class KernelChange(msgspec.Struct, kw_only=True, frozen=True):
-    """Kernels of one name in two runs."""
+    """Kernels of one name in two runs (before, after), counts and microseconds a step."""
 
     change: Change
     name: str
     kind: str
     kernels: tuple[float, float]
-    """A step."""
     dur_us: tuple[float, float]
-    """A step."""
 
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,6 +56,8 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     created: str
     device: str
     steps: int
+    """That the recording holds."""
+    findings: int
     step_us: float
     device_us: float
     memory_bound_us: float
@@ -62,10 +73,137 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     findings: list[FindingChange]
     """The largest difference in time first."""
     kernels: list[KernelChange]
+    """The largest difference in time first; empty where a run has no table of kernels."""
     remarks: list[str]
     """What makes the two runs hard to compare: another device, another number of steps."""
 
 
 def compare(before: str, after: str, within: float = WITHIN) -> Comparison:
     """Compare two runs. AuditError where one of them is not there."""
-    raise NotImplementedError
+    a, b = stored(before), stored(after)
+    tables = [kernel_table(run.id) for run in (a, b) if {"kernels", "ops"} <= set(run.table_names)]
+    facts = _facts(a.document), _facts(b.document)
+    kernels = (
+        compare_kernels(tables[0], tables[1], (facts[0].steps, facts[1].steps), within) if len(tables) == 2 else []
+    )
+    return Comparison(
+        before=facts[0],
+        after=facts[1],
+        findings=compare_findings(a.document, b.document, within),
+        kernels=kernels,
+        remarks=_remarks(*facts, tables=len(tables)),
+    )
+
+
+def change_of(count: tuple[float, float], us: tuple[float, float], within: float) -> Change:
+    """What became of it: by time where both are timed, else by how many there are."""
+    if not count[0] or not count[1]:
+        return "new" if count[1] else "gone"
+    before, after = us if us[0] > 0 and us[1] > 0 else count
+    if abs(after - before) <= within * before:
+        return "same"
+    return "slower" if after > before else "faster"
+
+
+def compare_findings(before: Document, after: Document, within: float = WITHIN) -> list[FindingChange]:
+    """The findings of both, those of one fingerprint (several dtypes, say) taken together."""
+    sides = [_by_fingerprint(document) for document in (before, after)]
+    steps = [max(document.coverage.steps, 1) for document in (before, after)]
+    made = [
+        _finding_change(mark, [side.get(mark, []) for side in sides], steps, within)
+        for mark in dict.fromkeys([*sides[0], *sides[1]])
+    ]
+    return sorted(made, key=lambda each: (-abs(each.device_us[1] - each.device_us[0]), each.fingerprint))
+
+
+def _by_fingerprint(document: Document) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = defaultdict(list)
+    for finding in document.findings:
+        found[finding.fingerprint].append(finding)
+    return found
+
+
+def _finding_change(mark: str, sides: list[list[Finding]], steps: list[int], within: float) -> FindingChange:
+    def both(measure: str) -> tuple[float, float]:
+        before, after = (
+            sum(float(getattr(f, measure)) for f in side) / n for side, n in zip(sides, steps, strict=True)
+        )
+        return before, after
+
+    named = (sides[1] or sides[0])[0]
+    kernels, left, device_us = both("kernels"), both("kernels_after"), both("device_us")
+    likely = [sum(f.saving.likely_us for f in side) / n for side, n in zip(sides, steps, strict=True)]
+    return FindingChange(
+        change=change_of(kernels, device_us, within),
+        fingerprint=mark,
+        rule=named.rule,
+        name=named.name,
+        module_class=safe(named.module_class),
+        source=safe(f"{named.source.file}:{named.source.line}") if named.source else "",
+        sites=both("sites"),
+        kernels=kernels,
+        avoidable=(kernels[0] - left[0], kernels[1] - left[1]),
+        device_us=device_us,
+        likely_us=(likely[0], likely[1]),
+    )
+
+
+def compare_kernels(
+    before: KernelTable, after: KernelTable, steps: tuple[int, int] = (1, 1), within: float = WITHIN
+) -> list[KernelChange]:
+    """The kernels of both by name, a step each."""
+    a, b = _by_name(before, steps[0]), _by_name(after, steps[1])
+    nothing = (0.0, 0.0, "")
+    made = []
+    for name in dict.fromkeys([*a, *b]):
+        (count0, us0, kind0), (count1, us1, kind1) = a.get(name, nothing), b.get(name, nothing)
+        counts, times = (count0, count1), (us0, us1)
+        change = change_of(counts, times, within)
+        made.append(KernelChange(change=change, name=name, kind=kind1 or kind0, kernels=counts, dur_us=times))
+    return sorted(made, key=lambda each: (-abs(each.dur_us[1] - each.dur_us[0]), each.name))
+
+
+def _by_name(table: KernelTable, steps: int) -> dict[str, tuple[float, float, str]]:
+    """Kernels and µs a step, and the kind of the last of them, by name."""
+    size, codes = len(table.name.words), table.name.codes
+    count, time = np.bincount(codes, minlength=size) / steps, np.bincount(codes, table.dur_us, size) / steps
+    kind = np.zeros(size, np.int64)
+    kind[codes] = table.kind.codes
+    kinds = [KINDS[code] for code in kind.tolist()]
+    rows = zip(table.name.words, count.tolist(), time.tolist(), kinds, strict=True)
+    return {name: (n, us, of) for name, n, us, of in rows if n}
+
+
+def _facts(document: Document) -> RunFacts:
+    run, totals, steps = document.run, document.totals, max(document.coverage.steps, 1)
+    return RunFacts(
+        id=run.id,
+        name=safe(run.name),
+        created=run.created,
+        device=safe(run.device.name or run.device.kind),
+        steps=steps,
+        findings=len(document.findings),
+        step_us=totals.step_us / steps,
+        device_us=totals.device_us / steps,
+        memory_bound_us=totals.memory_bound_us / steps,
+        kernels=totals.kernels / steps,
+        unfused_kernels=totals.unfused_kernels / steps,
+        avoidable_kernels=totals.avoidable_kernels / steps,
+        likely_us=totals.saving.likely_us / steps,
+    )
+
+
+def _remarks(before: RunFacts, after: RunFacts, *, tables: int) -> list[str]:
+    remarks = []
+    if before.id == after.id:
+        remarks.append("Both are the same run.")
+    if before.device != after.device:
+        remarks.append(f"The devices differ: {before.device} before, {after.device} after. Times do not compare.")
+    if before.name != after.name:
+        remarks.append(f"The names differ: {before.name or 'none'} before, {after.name or 'none'} after.")
+    if before.steps != after.steps:
+        held = f"{plural(before.steps, 'step')} before, {plural(after.steps, 'step')} after"
+        remarks.append(f"The recordings hold {held}; all figures are of one step.")
+    if tables < 2:
+        remarks.append("One of the runs has no table of kernels: only findings are compared.")
+    return remarks

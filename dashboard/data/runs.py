@@ -1,31 +1,18 @@
-"""The stored runs as lines of a list: filtered, sorted, paged, and as trends of one model."""
+"""The stored runs as lines of a list: filtered, sorted, and as trends of one model."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from auditor.store import RunFilter, RunSummary
+from dashboard.context import current
+
 
 @dataclass(frozen=True)
-class RunLine:
+class RunLine(RunSummary):
     """One line. Times in microseconds, 0 where they are not known."""
-
-    id: str
-    name: str
-    project: str
-    source: str
-    created: str
-    device: str
-    exit_code: int
-    findings: int
-    kernels: int
-    unfused_kernels: int
-    avoidable_kernels: int
-    step_us: float
-    step_saving_us: float
-    memory_bound_us: float
-    device_us: float
-    likely_us: float
 
     @property
     def memory_bound_share(self) -> float | None:
@@ -39,6 +26,7 @@ class Trend:
 
     name: str
     device: str
+    project: str
     runs: tuple[RunLine, ...]
 
 
@@ -46,15 +34,29 @@ def list_runs(
     *,
     text: str = "",
     name: str = "",
+    project: str = "",
     device: str = "",
     source: str = "",
     sort: str = "created",
     descending: bool = True,
+    limit: int | None = None,
+    offset: int = 0,
 ) -> list[RunLine]:
-    """Stored runs. ``text`` is looked for in id, name, project, script and device, whatever its case."""
-    raise NotImplementedError
+    """Stored runs, the newest first. ``text`` is looked for in id, name, project and device, whatever its case."""
+    wanted = RunFilter(text=text.strip(), name=name, project=project, device=device, source=source)
+    found = current().store.list_runs(wanted, sort=sort, descending=descending, limit=limit, offset=offset)
+    return [RunLine(**vars(run)) for run in found]
 
 
 def trends(runs: Sequence[RunLine], least: int = 2) -> list[Trend]:
     """Runs of one name, project and device that are at least ``least``; the one with the newest run first."""
-    raise NotImplementedError
+    groups: dict[tuple[str, str, str], list[RunLine]] = defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.id):  # an id starts with its time
+        if run.name:
+            groups[run.name, run.project, run.device].append(run)
+    found = [
+        Trend(name, device, project, tuple(each))
+        for (name, project, device), each in groups.items()
+        if len(each) >= least
+    ]
+    return sorted(found, key=lambda trend: trend.runs[-1].id, reverse=True)

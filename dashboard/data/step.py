@@ -2,9 +2,108 @@
 
 from __future__ import annotations
 
-from auditor.report.waterfall import Waterfall
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditor.document import Document
+from auditor.graph.ops import is_memory_bound
+from auditor.report.waterfall import Part, Waterfall, split
+from dashboard.data.kernel_table import KernelTable, kernel_table
+from dashboard.data.kinds import code
+from dashboard.data.stored import stored
+from dashboard.data.words import Words
 
 
 def step_time(ref: str = "latest") -> Waterfall | None:
     """The parts of the step's time; ``None`` where nothing was timed. Loads the kernels: ask for it in a callback."""
-    raise NotImplementedError
+    run = stored(ref)
+    if not {"kernels", "ops"} <= set(run.table_names):
+        return split(run.document, None)
+    return step_parts(run.document, kernel_table(run.id))
+
+
+def step_parts(document: Document, table: KernelTable) -> Waterfall | None:
+    """The same from a document and its kernels."""
+    found = split(document, _Times(_OpTimes(table)))
+    return None if found is None else _apart(found, table)
+
+
+@dataclass(frozen=True)
+class _OpTime:
+    name: str
+    dur_us: float
+
+
+class _OpTimes(Sequence[_OpTime]):
+    """Name and time of each op that launched kernels, by its row, from the columns of the kernels."""
+
+    def __init__(self, table: KernelTable) -> None:
+        linked = table.op >= 0
+        ops = table.op[linked]
+        self._dur: NDArray[np.float64] = np.bincount(ops, table.dur_us[linked]).astype(np.float64)
+        self._names: Words = table.op_name
+        self._name = np.zeros(len(self._dur), np.int64)
+        self._name[ops] = table.op_name.codes[linked]
+
+    def __len__(self) -> int:
+        return len(self._dur)
+
+    @overload
+    def __getitem__(self, at: int) -> _OpTime: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[_OpTime]: ...
+
+    def __getitem__(self, at: int | slice) -> _OpTime | list[_OpTime]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        return _OpTime(self._names.words[int(self._name[at])], float(self._dur[at]))
+
+
+@dataclass(frozen=True)
+class _Times:
+    ops: _OpTimes
+
+
+def _apart(found: Waterfall, table: KernelTable) -> Waterfall:
+    """Collectives, and kernels of no known op, as parts of their own, taken out of those that hold them.
+
+    The report counts every op that is no GEMM and no attention as memory-bound, and what is left as compute-bound.
+    """
+    by_op = np.array([is_memory_bound(name) and bool(name) for name in table.op_name.words], bool)
+    bound = by_op[table.op_name.codes] if len(by_op) else np.zeros(len(table), bool)
+    collective, unlinked = table.kind.codes == code("collective"), table.kind.codes == code("unlinked")
+    taken = {
+        "rest": _us(table, collective & bound),
+        "compute": _us(table, collective & ~bound) + _us(table, unlinked),
+    }
+    parts = [_less(part, taken) for part in found.parts]
+    left = [(old.us or 0.0) - (new.us or 0.0) for old, new in zip(found.parts, parts, strict=True)]
+    unknown = min(_us(table, unlinked), sum(left))
+    new = [Part("collectives", "collective", sum(left) - unknown), Part("of no known op", "unlinked", unknown)]
+    at = next((i for i, part in enumerate(parts) if part.css == "idle"), len(parts))
+    return replace(found, parts=tuple(_placed([*parts[:at], *(p for p in new if p.us), *parts[at:]])))
+
+
+def _less(part: Part, taken: dict[str, float]) -> Part:
+    if part.us is None:
+        return part
+    return replace(part, us=max(part.us - taken.get(part.css, 0.0), 0.0))
+
+
+def _placed(parts: list[Part]) -> list[Part]:
+    """Each bar begins where the one before it ends; the first and the last are of the whole step."""
+    placed, start = [], 0.0
+    for part in parts:
+        whole = part.css in ("whole", "after")
+        placed.append(part if whole else replace(part, start_us=start))
+        start += 0.0 if whole else part.us or 0.0
+    return placed
+
+
+def _us(table: KernelTable, chosen: NDArray[np.bool_]) -> float:
+    return float(table.dur_us[chosen].sum())
