@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,22 +100,26 @@ class Comparison:
         return self.worst.reason if self.worst else None
 
 
-def compare(new: Any, eager: Any, exact: Any) -> Comparison:
+def compare(new: Any, eager: Any, exact: Any, coarser: Mapping[str, torch.dtype] | None = None) -> Comparison:
     """Judge ``new`` by ``eager`` and the reference ``exact``: containers of tensors of one structure.
 
     A leaf passes iff its error is at most twice eager's plus :data:`ROUNDINGS`. Shape, dtype, structure and the places
-    of NaN and inf have to agree with eager's; integers, booleans and what is no tensor have to be equal.
+    of NaN and inf have to agree with eager's; integers, booleans and what is no tensor have to be equal. ``coarser``
+    names leaves that are no more exact than another dtype: a loss in fp32 after a step in parameters of 16 bits.
     """
+    rounded = coarser or {}
     mine, its, true = (dict(named_leaves(value)) for value in (new, eager, exact))
     found = [
-        compare_leaf(path, mine[path], leaf, true.get(path)) if path in mine else _missing(path, "is missing")
+        compare_leaf(path, mine[path], leaf, true.get(path), rounded.get(path))
+        if path in mine
+        else _missing(path, "is missing")
         for path, leaf in its.items()
     ]
     found += [_missing(path, "is there, but eager has none") for path in mine if path not in its]
     return Comparison(tuple(found))
 
 
-def compare_leaf(path: str, new: Any, eager: Any, exact: Any) -> LeafError:
+def compare_leaf(path: str, new: Any, eager: Any, exact: Any, coarser: torch.dtype | None = None) -> LeafError:
     """One leaf of :func:`compare`; see there."""
     if not isinstance(eager, Tensor) or not isinstance(new, Tensor):
         same = type(new) is type(eager) and not isinstance(eager, Tensor) and bool(new == eager)
@@ -128,11 +132,15 @@ def compare_leaf(path: str, new: Any, eager: Any, exact: Any) -> LeafError:
         wrong = "has no reference"
     if wrong is None and exact.shape != eager.shape:
         wrong = f"has the shape {tuple(eager.shape)}, the reference {tuple(exact.shape)}"
-    return _missing(path, wrong) if wrong else _measured(path, new, eager, exact)
+    return _missing(path, wrong) if wrong else _measured(path, new, eager, exact, coarser or eager.dtype)
 
 
-def _measured(path: str, new: Tensor, eager: Tensor, exact: Tensor) -> LeafError:
-    unit = ROUNDINGS.get(eager.dtype, 0.0) * torch.finfo(eager.dtype).eps
+def _unit(dtype: torch.dtype) -> float:
+    return ROUNDINGS.get(dtype, 0.0) * torch.finfo(dtype).eps
+
+
+def _measured(path: str, new: Tensor, eager: Tensor, exact: Tensor, rounded: torch.dtype) -> LeafError:
+    unit = max(_unit(eager.dtype), _unit(rounded))
     mismatch = _share(new, eager) if eager.dtype in _SIXTEEN_BITS else 0.0
     new, eager, exact = (_wide(tensor) for tensor in (new, eager, exact))
     if bool((exact.isnan() & eager.isfinite()).any()):

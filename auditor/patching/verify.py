@@ -102,7 +102,7 @@ def verify(
                 new = runs.patched()
             except Exception as error:
                 return Verification(False, f"it raises on {name}: {_clause(error)}", inputs=(*compared, name))
-            compared[name] = compare(new, eager, exact)
+            compared[name] = compare(new, eager, exact, {_losses_of(runs.steps): runs.coarsest})
     return _judged(compared, faithful)
 
 
@@ -127,6 +127,10 @@ def _judged(compared: Mapping[str, Comparison], faithful: bool) -> Verification:
     if reason is None and faithful and mismatch > FAITHFUL:
         reason = f"{mismatch:.0%} of an output differ from eager's bits, though the same roundings are claimed"
     return Verification(reason is None, reason, leaf.error, leaf.eager_error, leaves, mismatch, tuple(compared))
+
+
+def _losses_of(steps: int) -> str:
+    return f"loss over {steps} SGD steps"
 
 
 def _is_output(leaf: LeafError) -> bool:
@@ -178,6 +182,8 @@ class _Runs:
     step: Step
     steps: int
     rate: float = 0.0
+    coarsest: torch.dtype = torch.float64
+    """Of the parameters that learn: their values after a step, and so the losses then, are no more exact."""
     cotangents: list[Tensor | None] | None = None
 
     def eager(self) -> dict[str, Any]:
@@ -212,7 +218,8 @@ class _Runs:
             if self.steps and learned:
                 if first:
                     self.rate = _rate(learned)
-                found[f"loss over {self.steps} SGD steps"] = self._losses(version, live)
+                    self.coarsest = max((t.dtype for t in learned), key=lambda dtype: torch.finfo(dtype).eps)
+                found[_losses_of(self.steps)] = self._losses(version, live)
             return found
         finally:
             version.reset()

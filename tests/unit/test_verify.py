@@ -215,9 +215,10 @@ def test_faults_of_a_norm_are_caught_and_named(fault: str) -> None:
     assert words in str(found.reason)
 
 
-def test_a_gradient_that_only_a_second_step_gets_wrong_shows_in_the_loss() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_that_only_a_second_step_gets_wrong_shows_in_the_loss(dtype: torch.dtype) -> None:
     """As a weight that was cached when the patch was made."""
-    norm, step = norm_step(torch.float32)
+    norm, step = norm_step(dtype)
     cached = norm.weight.detach().clone()
 
     def stale(norm: Norm, x: Tensor) -> Tensor:
@@ -443,6 +444,19 @@ def test_leaves_are_named_by_their_paths() -> None:
         "logits", "cache[0].keys", "cache[1].keys", "pair[0]", "pair[1]"
     ]  # fmt: skip
     assert [path for path, _ in named_leaves(torch.ones(1))] == ["output"]
+
+
+def test_a_loss_in_fp32_is_no_more_exact_than_parameters_of_16_bits() -> None:
+    # GIVEN losses over some steps, eager off by 0.1 %, another version by 0.5 %
+    exact = {"loss": torch.tensor([7.0, 6.9, 6.8], dtype=torch.float64)}
+    eager, new = ({"loss": (exact["loss"] * (1 + off)).float()} for off in (0.001, 0.005))
+    # THEN that is wrong where parameters have 32 bits, and rounding where they have 16
+    assert not compare(new, eager, exact).ok
+    assert not compare(new, eager, exact, {"loss": torch.float32}).ok
+    assert compare(new, eager, exact, {"loss": torch.bfloat16}).ok
+    # AND parameters in fp64 don't ask more of a loss than it has digits
+    near = {"loss": exact["loss"].float() * (1 + 1e-7)}
+    assert compare(near, {"loss": exact["loss"].float()}, exact, {"loss": torch.float64}).ok
 
 
 def test_what_rounding_left_of_a_zero_is_no_measure() -> None:
