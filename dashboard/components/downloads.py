@@ -1,0 +1,63 @@
+"""What a fix leaves for the user: the plan that production applies, and the suggested change of the source."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from auditor.errors import AuditError
+from auditor.fix_document import FixDocument
+from auditor.patching.plan import HEADER, Plan, load_plan
+from dashboard.components.source import why_not_here
+from dashboard.context import current
+from dashboard.data.rules import all_rules
+from dashboard.data.stored import stored
+
+_LARGEST = 8_000_000
+"""Bytes of a plan."""
+
+
+def plan_text(fix: FixDocument) -> str:
+    """The plan of a fix, as it was written on this machine.
+
+    The path stands in a document, which may come from elsewhere: nothing but a plan of that very run is given out, and
+    nothing of any other file, not even why it is no plan.
+
+    Raises:
+        AuditError: there is none to give.
+    """
+    import msgspec
+
+    plan = _plan(Path(fix.plan)) if fix.plan else None
+    if plan is None or plan.run != fix.run:
+        raise AuditError(
+            f"The plan of run {fix.run} is not on this machine any more; make it again with: fusion-audit fix {fix.run}"
+        )
+    return HEADER + msgspec.yaml.encode(plan, order=None).decode()
+
+
+def _plan(path: Path) -> Plan | None:
+    try:
+        seen = path.stat()
+        if not stat.S_ISREG(seen.st_mode) or seen.st_size > _LARGEST:
+            return None
+        return load_plan(path)
+    except (OSError, ValueError, AuditError):
+        return None
+
+
+def diff_text(run: str) -> str:
+    """Suggested changes of the user's own source, as a unified diff.
+
+    Raises:
+        AuditError: the files are not this machine's, or there is nothing to suggest.
+    """
+    from auditor.fix.suggest import suggestions
+
+    refused = why_not_here(run)
+    if refused:
+        raise AuditError(f"No source is read here: {refused}")
+    changes = suggestions(stored(run), all_rules(), current().config)
+    if not changes:
+        raise AuditError("No finding lies in unchanged source files of yours: there is nothing to suggest a change of.")
+    return "".join(change.diff for change in changes)
