@@ -19,6 +19,9 @@ VERBS = {
     "why-not": "auditor.cli.why_not",
     "graph": "auditor.cli.graph",
     "doctor": "auditor.cli.doctor",
+    "serve": "auditor.cli.serve",
+    "push": "auditor.cli.push",
+    "token": "auditor.cli.token",
 }
 """Verb → its module, whose ``COMMAND`` is a :class:`Command`. Imported when the verb, or its help, is asked for."""
 

@@ -116,6 +116,14 @@ class Store(AbstractContextManager["Store"]):
         with readable(self.location.label):
             return self._try_save(document, tables, fixes)
 
+    def put_fixes(self, run: str, fixes: Sequence[FixDocument]) -> int:
+        """Store the fixes of ``run`` that are not there yet. Returns how many that were."""
+        known = {msgspec.json.encode(fix) for fix in self.fixes(run)}
+        new = [fix for fix in fixes if msgspec.json.encode(fix) not in known]
+        with readable(self.location.label):
+            self._add_rows([fix_row(fix) for fix in new])
+        return len(new)
+
     def save_fix(self, fix: FixDocument, after: tuple[Document, dict[str, pyarrow.Table]] | None = None) -> None:
         """Store a fix, and with it the audit ``after`` it: both or neither. Sets ``fix.after_run``.
 

@@ -73,6 +73,11 @@ class TokenTable(RowTable):
         self._note_use(token, row.used)
         return token
 
+    def exists(self, token: str) -> bool:
+        """Whether the token with this id has not been revoked."""
+        with self._reading() as session:
+            return session.execute(select(TokenRow.id).where(TokenRow.id == token)).first() is not None
+
     def _note_use(self, token: str, before: str) -> None:
         minute = now()[:16]
         if not before.startswith(minute):

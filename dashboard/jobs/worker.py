@@ -37,11 +37,11 @@ class _Consumer(Consumer):  # type: ignore[misc]
 
 
 class Worker:
-    """One worker of ``store``."""
+    """One worker of ``store``, started by the process ``parent``."""
 
-    def __init__(self, store: Store, caps: Caps) -> None:
+    def __init__(self, store: Store, caps: Caps, parent: int) -> None:
         self._store = store
-        self._parent = os.getppid()
+        self._parent = parent
         self._runner = Runner(store, Place.beside(store.location), worker_name(), caps)
         self._queue: Huey = open_queue(store.location, Place.beside(store.location), machine_id())
         self._wake = waker(self._queue, self._runner)
@@ -86,12 +86,13 @@ class Worker:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m dashboard.jobs.worker")
+    parser.add_argument("--parent", type=int, default=os.getppid())
     parser.add_argument("--job-time-s", type=float, default=Caps.time_s)
     parser.add_argument("--job-memory-bytes", type=int, default=0)
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="fusion-audit worker: %(message)s")
     with Store.open() as store:  # its place is in the environment: a URL may hold a password
-        Worker(store, Caps(args.job_time_s, args.job_memory_bytes)).run()
+        Worker(store, Caps(args.job_time_s, args.job_memory_bytes), args.parent).run()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,82 @@
+"""The service as one ASGI application: the API, and around it and the pages what keeps them safe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flask
+from a2wsgi import WSGIMiddleware
+from fastapi import FastAPI
+from starlette.middleware.gzip import GZipMiddleware
+
+from auditor import __version__
+from auditor.config import load_config
+from dashboard.api import login
+from dashboard.api.access import Access
+from dashboard.api.asgi import ASGIApp, Receive, Scope, Send
+from dashboard.api.body_limit import BodyLimit
+from dashboard.api.errors import install_handlers
+from dashboard.api.guard import TRUSTED, Guard
+from dashboard.api.headers import SecurityHeaders
+from dashboard.api.hosts import Hosts
+from dashboard.api.routes import health, jobs, kernels, rules, runs, uploads
+from dashboard.api.service import Service
+from dashboard.context import Context, install
+
+OPENAPI = "/api/v1/openapi.json"
+_THREADS = 8
+"""For pages: with two or four cores more would only wait for each other."""
+
+
+def create_service(service: Service, *, pages: bool = True) -> ASGIApp:
+    """The application; without ``pages`` the API alone."""
+    context = Context(store=service.store, jobs=service.jobs, config=load_config(), may_change=_asked(service))
+    install(context)
+    dash: Any = None
+    if pages:
+        from dashboard import create_app
+
+        dash = create_app(context)
+    hashes = dash.csp_hashes() if dash is not None else []
+    app: ASGIApp = _Split(create_api(service), None if dash is None else dash.server)
+    app = GZipMiddleware(BodyLimit(app), minimum_size=1000, compresslevel=5)
+    app = Guard(app, service)
+    app = Hosts(app, service.settings)
+    return Access(SecurityHeaders(app, hashes), service.metrics)
+
+
+def create_api(service: Service) -> FastAPI:
+    """The API without what is around it."""
+    app = FastAPI(
+        title="Fusion Auditor", version=__version__, openapi_url=OPENAPI, docs_url=None, redoc_url=None,
+        description="Audits, their findings and kernels, and jobs that fix them.", separate_input_output_schemas=False,
+    )  # fmt: skip
+    app.state.service = service
+    for part in (health, runs, kernels, uploads, jobs, rules, login):
+        app.include_router(part.router)
+    install_handlers(app)
+    return app
+
+
+class _Split:
+    """Paths of the API to the API, all others to the pages."""
+
+    def __init__(self, api: ASGIApp, pages: Any) -> None:
+        self._api = api
+        self._pages: Any = WSGIMiddleware(pages, workers=_THREADS) if pages is not None else api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        ours = path.startswith("/api/") or path in ("/metrics", "/login", "/logout")
+        if scope["type"] == "lifespan" or ours:
+            await self._api(scope, receive, send)
+            return
+        scope["fusion_audit_route"] = "pages"
+        await self._pages(scope, receive, send)
+
+
+def _asked(service: Service) -> Any:
+    def may_change() -> bool:
+        return bool(flask.has_request_context() and flask.request.headers.get(TRUSTED) == service.trusted)
+
+    return may_change
