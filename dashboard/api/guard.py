@@ -39,7 +39,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "headers": [pair for pair in scope["headers"] if not _is_trusted(pair[0])]}
+        scope["headers"] = [pair for pair in scope["headers"] if not _is_trusted(pair[0])]
         wait_s = self._service.attempts.wait_s(client_address(scope)) if _claims(scope) else 0.0
         if wait_s:
             await _too_many(send, wait_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import logging.handlers
 import os
 import signal
 import socket
@@ -43,6 +44,7 @@ def serve(store: Store, settings: Settings, caps: Caps, say: Callable[[str], Non
     settings = replace(settings, port=listening.getsockname()[1])
     keeper = WorkerKeeper(store, caps)
     service = Service(store, settings, worker_lives=keeper.lives)
+    _log_to(service)
     sweep(service.place.uploads)
     fail_abandoned(store)
     server = uvicorn.Server(_config(create_service(service)))
@@ -55,6 +57,16 @@ def serve(store: Store, settings: Settings, caps: Caps, say: Callable[[str], Non
         server.run(sockets=[listening])
     finally:
         keeper.stop()
+
+
+def _log_to(service: Service) -> None:
+    """Requests and mishaps go to a file beside the store, of a bounded size."""
+    file = service.place.root / "service.log"
+    handler = logging.handlers.RotatingFileHandler(file, maxBytes=10_000_000, backupCount=2, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    for name, level in (("fusion_audit", logging.INFO), ("uvicorn", logging.WARNING), ("dashboard", logging.WARNING)):
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
 
 
 def _config(app: Any) -> uvicorn.Config:
@@ -104,7 +116,7 @@ class WorkerKeeper(threading.Thread):
         wait_s = 0.5
         while not self._ending.is_set():
             began_s = time.monotonic()
-            self._process = self._started()
+            self._process = self._spawn()
             while self._process.poll() is None and not self._ending.wait(0.2):
                 pass
             if self._ending.is_set():
@@ -133,7 +145,7 @@ class WorkerKeeper(threading.Thread):
         except AuditError:
             _log.exception("the jobs of a worker that ended could not be looked at")
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> subprocess.Popen[bytes]:
         caps = ["--job-time-s", str(self._caps.time_s), "--job-memory-bytes", str(self._caps.memory_bytes)]
         # a session of its own: Ctrl-C in the terminal is for the service, which then ends the worker
         return subprocess.Popen(
