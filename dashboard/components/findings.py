@@ -11,6 +11,7 @@ from auditor.report import facts
 from auditor.report.format import count, duration, percent, ratio, safe, share, size
 from dashboard.components import badges, links
 from dashboard.components.tables import table
+from dashboard.data.severity import RuleSettings, rule_settings
 
 _HEAD = ("finding", "where", "sites", "kernels", "memory traffic", "kernel time", "likely saved", "of the step")
 _NUMBERS = (2, 3, 4, 5, 6, 7)
@@ -18,12 +19,13 @@ _NUMBERS = (2, 3, 4, 5, 6, 7)
 
 def findings_table(document: Document, findings: list[Finding], caption: str) -> html.Div:
     """``findings`` of ``document``, a row each, linked to their pages."""
-    return table(caption, _HEAD, (_row(document, f) for f in findings), numbers=_NUMBERS)
+    settings = rule_settings()
+    return table(caption, _HEAD, (_row(document, f, settings) for f in findings), numbers=_NUMBERS)
 
 
-def _row(document: Document, finding: Finding) -> list[Any]:
+def _row(document: Document, finding: Finding, settings: RuleSettings) -> list[Any]:
     return [
-        _name(document, finding),
+        _name(document, finding, settings),
         [html.Code(facts.place(finding.source) or "no source line"), html.Div(facts.owner(finding), className="dim")],
         count(finding.sites),
         f"{count(finding.kernels)} → {count(finding.kernels_after)}",
@@ -34,9 +36,14 @@ def _row(document: Document, finding: Finding) -> list[Any]:
     ]
 
 
-def _name(document: Document, finding: Finding) -> list[Any]:
+def _name(document: Document, finding: Finding, settings: RuleSettings) -> list[Any]:
     link = dcc.Link(safe(finding.name), href=links.finding(document.run.id, finding.fingerprint))
-    marks: list[Any] = [badges.severity(finding.severity), " ", html.Code(safe(finding.rule)), " "]
+    marks: list[Any] = [
+        badges.severity(settings.severity(finding.rule, finding.severity)),
+        " ",
+        html.Code(safe(finding.rule)),
+        " ",
+    ]
     return [link, html.Div([*marks, badges.provenance(finding.provenance)], className="marks")]
 
 

@@ -68,7 +68,7 @@ def number(field: str, label: str, text: str, **more: Any) -> dict[str, Any]:
     """A column that sorts by the number in ``field`` and shows the text in the field ``text``."""
     return {
         "field": field, "headerName": label, "type": "rightAligned", "cellRenderer": "FusionText",
-        "cellRendererParams": {"from": text}, "cellClass": "num", **more,
+        "cellRendererParams": {"from": text}, "cellClass": ["num", "ag-right-aligned-cell"], **more,
     }  # fmt: skip
 
 

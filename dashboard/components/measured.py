@@ -103,4 +103,4 @@ def _after(fix: FixDocument) -> Any:
 
 
 def _name(fix: FixDocument) -> str:
-    return current().store.summary(fix.run).name or fix.run
+    return current().store.summary(fix.after_run).name or fix.after_run

@@ -1,21 +1,34 @@
-"""The severity of a finding as this dashboard shows it: what was set here, else what the audit says."""
+"""What was set for rules in this dashboard: the severity that findings are shown with, and rules that are off."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from auditor.engine.rules import Rule
+from auditor.store.rule_settings import RuleSetting
 from dashboard.context import current
 
 
-def effective(rule: str, name: str, recorded: str) -> str:
-    """What was set in this dashboard, else in the project's settings, else the rule's own."""
-    set_here = current().store.rule_settings.get(rule).severity
-    return set_here or current().config.severity_of(rule, name, recorded)
+@dataclass(frozen=True, slots=True)
+class RuleSettings:
+    """The settings of all rules, read at once for a page."""
+
+    by_rule: dict[str, RuleSetting]
+
+    def severity(self, rule: str, recorded: str) -> str:
+        """Of a finding: what was set here, else what the audit recorded."""
+        setting = self.by_rule.get(rule)
+        return (setting.severity if setting else "") or recorded
+
+    def severity_of(self, rule: Rule) -> str:
+        """Of a rule: what was set here, else in the project's settings, else its own."""
+        return self.severity(rule.id, current().config.severity_of(rule.id, rule.name, rule.severity))
+
+    def is_on(self, rule: str) -> bool:
+        setting = self.by_rule.get(rule)
+        return setting is None or setting.enabled
 
 
-def shown(rule: str, recorded: str) -> str:
-    """Of a finding: what was set in this dashboard, else what the audit recorded."""
-    return current().store.rule_settings.get(rule).severity or recorded
-
-
-def switched_off() -> frozenset[str]:
-    """Ids of the rules that were switched off in this dashboard."""
-    return frozenset(s.rule for s in current().store.rule_settings.all().values() if not s.enabled)
+def rule_settings() -> RuleSettings:
+    """What is set now."""
+    return RuleSettings(current().store.rule_settings.all())

@@ -28,6 +28,7 @@ from dashboard.components.source import source_view
 from dashboard.components.states import failed, guarded, loading, unexpected
 from dashboard.context import current
 from dashboard.data.rules import find_rule
+from dashboard.data.severity import rule_settings
 from dashboard.data.stored import document as document_of
 from dashboard.jobs.model import Job, Options
 
@@ -47,8 +48,7 @@ def layout(run_id: str = "latest", fingerprint: str = "", site: str = "0", **_: 
         document,
         "",
         dcc.Store(id="finding-which", data={"run": document.run.id, "fingerprint": finding.fingerprint}),
-        html.P([badges.severity(finding.severity), " ", _rule_link(finding), " · ", facts.owner(finding), " ",
-                badges.provenance(finding.provenance)]),
+        _what(finding),
         tiles(_tiles(document, finding)),
         fact_list(fact for fact in facts.particulars(document, finding) if fact.label not in _IN_TILES),
         _apply(document, finding),
@@ -73,6 +73,13 @@ def _find(document: Document, fingerprint: str) -> Finding:
         if finding.fingerprint == fingerprint:
             return finding
     raise AuditError(f"Run {document.run.id} has no finding {fingerprint!r}; its overview lists those that it has.")
+
+
+def _what(finding: Finding) -> html.P:
+    severity = badges.severity(rule_settings().severity(finding.rule, finding.severity))
+    doubt = badges.provenance(finding.provenance)
+    parts: list[Any] = [severity, " ", _rule_link(finding), " · ", facts.owner(finding), " ", doubt]
+    return html.P(parts)
 
 
 def _tiles(document: Document, finding: Finding) -> list[Tile]:

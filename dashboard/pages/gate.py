@@ -46,7 +46,7 @@ def layout(model: str = "", baseline: str = "", **_: str) -> html.Div:
 
 def _choices(names: list[str], model: str, baseline: str, runs: list[RunSummary]) -> html.Div:
     labels = [_label(run) for run in runs[1:]]
-    chosen = next((label for label in labels if label.endswith(f" {baseline}")), "") if baseline else ""
+    chosen = _label(current().store.summary(baseline)) if baseline else ""
     return html.Div(
         [
             choice("gate-model", "Model", names, model, everything="Newest run's"),
@@ -106,7 +106,7 @@ def _verdict(gate: Gate) -> html.Div:
 
 
 def _measures(gate: Gate) -> html.Section:
-    head = ("a step", "baseline", "last run", "change", "")
+    head = ("a step", "baseline", "last run", "change", "verdict")
     return section("Counts", table("What a budget would hold", head, map(_measure, gate.measures), numbers=(1, 2, 3)))
 
 
@@ -140,7 +140,7 @@ def _findings(gate: Gate) -> html.Section | None:
     rows = [_finding("new", "error", None, f, gate.after.run.id) for f in gate.new]
     rows += [_finding("larger", "error", was, now, gate.after.run.id) for was, now in gate.grown]
     rows += [_finding("gone", "good", f, None, gate.before.run.id) for f in gate.gone]
-    head = ("finding", "", "where", "avoidable before", "avoidable now")
+    head = ("finding", "change", "where", "avoidable before", "avoidable now")
     return section("Findings", table("Findings that came, grew or went", head, rows, numbers=(3, 4)))
 
 
@@ -157,7 +157,7 @@ def _finding(word: str, tone: str, was: Finding | None, now: Finding | None, run
 
 
 def _history(runs: list[RunSummary]) -> html.Section:
-    head = ("run", "recorded", "unfused", "avoidable", "kernels", "memory-bound", "step", "")
+    head = ("run", "recorded", "unfused", "avoidable", "kernels", "memory-bound", "step", "gate")
     rows = [_run(run, runs[0].name, newest=i == 0) for i, run in enumerate(runs)]
     oldest_first = runs[::-1]
     lines = [

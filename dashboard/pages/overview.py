@@ -8,7 +8,7 @@ import dash
 from dash import Input, Output, State, callback, dcc, html
 from dash.exceptions import PreventUpdate
 
-from auditor.document import Document
+from auditor.document import Document, Finding
 from auditor.errors import AuditError
 from auditor.report import facts, headline
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share, size
@@ -22,6 +22,7 @@ from dashboard.components.plot import plot
 from dashboard.components.states import empty, failed, guarded, loading, unexpected
 from dashboard.components.tables import table
 from dashboard.data import stored
+from dashboard.data.severity import rule_settings
 
 dash.register_page(__name__, path_template="/run/<run_id>", title="Run · Fusion Auditor")
 
@@ -92,16 +93,27 @@ def _roofline() -> html.Section:
 
 
 def _findings(document: Document) -> html.Section:
-    ranked = facts.ranked(document)
+    settings, ranked = rule_settings(), facts.ranked(document)
     if not ranked:
         return section("No findings", empty(headline.looked_at(document)))
-    rest = ranked[_SHOWN:]
-    shown: list[Any] = [findings_table(document, ranked[:_SHOWN], "Findings, the largest likely saving first")]
-    if rest:
-        shown.append(
-            details(f"{plural(len(rest), 'more finding')}", findings_table(document, rest, "The other findings"))
-        )
-    return section("Findings, by likely saving", *shown)
+    on = [f for f in ranked if settings.is_on(f.rule)]
+    parts: list[Any] = (
+        [findings_table(document, on[:_SHOWN], "Findings, the largest likely saving first")] if on else []
+    )
+    for label, rest in (
+        ("more finding", on[_SHOWN:]),
+        ("finding of rules that are switched off here", _off(ranked, on)),
+    ):
+        if rest:
+            plurals = label.replace("finding", "findings")
+            fold = findings_table(document, rest, f"{label}, by likely saving")
+            parts.append(details(plural(len(rest), label, plurals), fold))
+    return section("Findings, by likely saving", *parts)
+
+
+def _off(ranked: list[Finding], on: list[Finding]) -> list[Finding]:
+    chosen = {id(f) for f in on}
+    return [f for f in ranked if id(f) not in chosen]
 
 
 def _refused(document: Document) -> html.Section | None:

@@ -26,7 +26,7 @@ from dashboard.components.when import when
 from dashboard.context import current
 from dashboard.data.hits import RuleHit, RunHits, last_hits
 from dashboard.data.rules import all_rules, find_rule
-from dashboard.data.severity import effective
+from dashboard.data.severity import rule_settings
 
 dash.register_page(__name__, path_template="/rules/<rule_id>", title="Rule · Fusion Auditor")
 
@@ -53,7 +53,7 @@ def layout(rule_id: str = "", **_: str) -> html.Div:
 def _facts(rule: Rule) -> list[tuple[str, Any]]:
     return [
         ("family", safe(rule.family)),
-        ("severity", badges.severity(effective(rule.id, rule.name, rule.severity))),
+        ("severity", badges.severity(rule_settings().severity_of(rule))),
         ("status", f"{safe(rule.status)}, {plural(len(rule.tests), 'test')} in the rule file"),
         ("replacement", html.Code(safe(rule.replacement)) if rule.replacement else "the rule names none yet"),
         ("file", html.Code(safe(str(rule.path)))),

@@ -17,7 +17,7 @@ from dashboard.components.tables import table
 from dashboard.context import current
 from dashboard.data.hits import RUNS, last_hits
 from dashboard.data.rules import all_rules
-from dashboard.data.severity import effective
+from dashboard.data.severity import RuleSettings, rule_settings
 
 dash.register_page(__name__, path="/rules", title="Rules · Fusion Auditor")
 
@@ -27,7 +27,7 @@ _HEAD = ("rule", "what it finds", "family", "severity", "here", "runs", "sites",
 @guarded
 def layout(**_: str) -> html.Div:
     """All rules; what they found follows, for it is read from the last runs."""
-    waiting = html.Div(_table({}), id="rules-list")
+    waiting = html.Div(_table(None), id="rules-list")
     return page(
         "Rules",
         loading(waiting, "rules-wait", "what the rules found"),
@@ -66,19 +66,19 @@ def _totals() -> dict[str, tuple[int, int, int, float]]:
     return totals
 
 
-def _table(totals: dict[str, tuple[int, int, int, float]]) -> html.Div:
-    rows = (_row(rule, totals.get(rule.id, (0, 0, 0, 0.0)) if totals else None) for rule in all_rules())
+def _table(totals: dict[str, tuple[int, int, int, float]] | None) -> html.Div:
+    settings, nothing = rule_settings(), (0, 0, 0, 0.0)
+    rows = (_row(rule, settings, totals.get(rule.id, nothing) if totals is not None else None) for rule in all_rules())
     return table("Rules, and what they found in the last runs", _HEAD, rows, numbers=(5, 6, 7, 8))
 
 
-def _row(rule: Rule, found: tuple[int, int, int, float] | None) -> list[Any]:
-    setting = current().store.rule_settings.get(rule.id)
+def _row(rule: Rule, settings: RuleSettings, found: tuple[int, int, int, float] | None) -> list[Any]:
     numbers = ["…"] * 4 if found is None else [count(n) for n in found[:3]] + [duration(found[3]) if found[3] else "–"]
     return [
         [dcc.Link(safe(rule.id), href=links.rule(rule.id)), html.Div(safe(rule.name), className="dim nowrap")],
         safe(summary(rule)),
         safe(rule.family),
-        badges.severity(effective(rule.id, rule.name, rule.severity)),
-        "on" if setting.enabled else badges.badge("off", "warning"),
+        badges.severity(settings.severity_of(rule)),
+        "on" if settings.is_on(rule.id) else badges.badge("off", "warning"),
         *numbers,
     ]

@@ -83,20 +83,19 @@ def _first_steps() -> list[Any]:
 
 def _columns(sort: str) -> list[dict[str, Any]]:
     columns = [
-        grid.link("name", "run", "href", pinned="left", minWidth=150, width=230),
-        grid.number("created", "recorded", "created_text", width=165, type="", cellClass=""),
-        {"field": "device", "headerName": "device", "width": 185},
-        grid.number("step_us", "step", "step_text", width=96),
-        grid.number("memory_bound", "memory-bound", "memory_bound_text", width=122, cellRenderer="FusionShare",
-                    cellRendererParams={"from": "memory_bound_text"}),
-        grid.number("kernels", "kernels", "kernels_text", width=96),
-        grid.number("unfused_kernels", "unfused", "unfused_text", width=96),
-        grid.number("avoidable_kernels", "avoidable", "avoidable_text", width=100),
-        grid.number("step_saving_us", "likely saved", "saving_text", width=150),
-        grid.number("findings", "findings", "findings_text", width=92),
-        {"field": "source", "headerName": "source", "width": 92},
+        grid.link("name", "run", "href", pinned="left", width=214),
+        grid.number("created", "recorded", "created_text", width=140, type="", cellClass=""),
+        {"field": "device", "headerName": "device", "width": 152, "tooltipField": "device"},
+        grid.number("step_us", "step", "step_text", width=82),
+        grid.number("memory_bound", "memory-bound", "memory_bound_text", width=120, cellRenderer="FusionShare"),
+        grid.number("kernels", "kernels", "kernels_text", width=84),
+        grid.number("unfused_kernels", "unfused", "unfused_text", width=84),
+        grid.number("avoidable_kernels", "avoidable", "avoidable_text", width=90),
+        grid.number("step_saving_us", "likely saved", "saving_text", width=132),
+        grid.number("findings", "findings", "findings_text", width=88),
+        {"field": "source", "headerName": "source", "width": 90},
         {"field": "id", "headerName": "id", "width": 130, "cellClass": "mono"},
-    ]  # fmt: skip
+    ]
     field, _, way = sort.partition(".")
     if field in _SORTABLE:
         for column in columns:
@@ -123,6 +122,7 @@ def _row(run: RunLine) -> dict[str, Any]:
 
 @callback(
     Output("runs-grid", "rowData"),
+    Output("runs-grid", "style"),
     Output("runs-count", "children"),
     Output("runs-trends", "children"),
     Output("runs-problem", "children"),
@@ -135,8 +135,19 @@ def _list(text: str | None, name: str | None, device: str | None, source: str | 
     try:
         found = run_lines.list_runs(text=text or "", name=name or "", device=device or "", source=source or "")
     except AuditError as error:
-        return [], "", None, failed(str(error))
-    return [_row(run) for run in found], plural(len(found), "run"), _trends(run_lines.trends(found)), None
+        return [], _height(0), "", None, failed(str(error))
+    return (
+        [_row(run) for run in found],
+        _height(len(found)),
+        plural(len(found), "run"),
+        _trends(run_lines.trends(found)),
+        None,
+    )
+
+
+def _height(rows: int) -> dict[str, str]:
+    """As high as its rows, up to most of the window."""
+    return {"height": f"min({46 + 34 * max(rows, 2)}px, 68vh)", "width": "100%"}
 
 
 def _trends(found: list[Trend]) -> Any:
