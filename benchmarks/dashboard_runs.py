@@ -88,7 +88,7 @@ def _ops(place: np.ndarray, layer: np.ndarray) -> pa.Table:
     n = len(place)
 
     def each(attribute: str) -> np.ndarray:
-        return np.array([getattr(op, attribute) for op in LAYER], object)[place]
+        return np.asarray(np.array([getattr(op, attribute) for op in LAYER], object)[place])
 
     modules = [f"model.layers.{at % 96}.{op.module}".rstrip(".") for at in range(96) for op in LAYER]
     args = [

@@ -6,42 +6,41 @@ kernel's name comes from a trace: such texts get an apostrophe before them (OWAS
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
-from typing import Any
+
+import pyarrow
+import pyarrow.csv
 
 from dashboard.data.kernel_table import KernelTable
-from dashboard.data.kernels import NUMBERS, TEXTS, Query, select, words
+from dashboard.data.kernels import NUMBERS, TEXTS, Query, Rows, select, words
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _PIECE = 20_000
-HEADER = ("kernel", *TEXTS, *NUMBERS)
 
 
 def as_csv(table: KernelTable, query: Query) -> Iterator[bytes]:
     """The rows of the query, the header first, in UTF-8. AuditError for a column that is not there."""
-    rows = select(table, query)
-    return _pieces(table, rows)
+    return _pieces(table, select(table, query))
 
 
-def _pieces(table: KernelTable, rows: Any) -> Iterator[bytes]:
-    texts = [(words(table, column).codes, tuple(map(harmless, words(table, column).words))) for column in TEXTS]
-    yield _lines([HEADER])
-    for at in range(0, len(rows), _PIECE):
+def _pieces(table: KernelTable, rows: Rows) -> Iterator[bytes]:
+    texts = {column: _encoded(table, column) for column in TEXTS}
+    for at in range(0, max(len(rows), 1), _PIECE):
         piece = rows[at : at + _PIECE]
-        columns: list[list[Any]] = [piece.tolist()]
-        columns += [[shown[code] for code in codes[piece].tolist()] for codes, shown in texts]
-        columns += [getattr(table, column)[piece].tolist() for column in NUMBERS]
-        yield _lines(zip(*columns, strict=True))
+        columns: dict[str, pyarrow.Array] = {"kernel": pyarrow.array(piece)}
+        columns |= {name: column.take(pyarrow.array(piece)).cast("string") for name, column in texts.items()}
+        columns |= {column: pyarrow.array(getattr(table, column)[piece]) for column in NUMBERS}
+        out = pyarrow.BufferOutputStream()
+        pyarrow.csv.write_csv(pyarrow.table(columns), out, pyarrow.csv.WriteOptions(include_header=at == 0))
+        yield out.getvalue().to_pybytes()
+
+
+def _encoded(table: KernelTable, column: str) -> pyarrow.DictionaryArray:
+    known = words(table, column)
+    shown = pyarrow.array([harmless(word) for word in known.words], "string")
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.array(known.codes), shown)
 
 
 def harmless(text: str) -> str:
     """``text`` so that no spreadsheet takes it for a formula, whatever space stands before it."""
     return f"'{text}" if text.lstrip(" ").startswith(_FORMULA) else text
-
-
-def _lines(rows: Any) -> bytes:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerows(rows)
-    return out.getvalue().encode("utf-8", "backslashreplace")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from itertools import chain
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from itertools import chain, count
 
 import numpy as np
 import pandas  # noqa: F401 - pyarrow imports it at the first conversion: here, and not in somebody's first request
@@ -23,7 +24,7 @@ __all__ = ["KernelTable", "Words", "kernel_table"]
 _OP_COLUMNS = ("name", "module", "module_class", "source_file", "source_line", "phase")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelTable:
     """The kernels of one run, in the order of their start. A row's number is the id of its kernel in addresses."""
 
@@ -48,13 +49,26 @@ class KernelTable:
     """Rule and name of its finding (``FUS201 unfused-rms-norm``); empty where it is in none."""
     fingerprint: Words
     """Of its finding."""
+    serial: int = field(default_factory=count().__next__)
+    """Tells this table from every other of the process."""
 
     def __len__(self) -> int:
         return len(self.start_us)
 
+    @cached_property
+    def dur_rank(self) -> NDArray[np.int64]:
+        """Place of each kernel's time among the different times of all: sorts as they do, in fewer bits."""
+        order = np.argsort(self.dur_us)
+        times = self.dur_us[order]
+        rank = np.empty(len(self), np.int64)
+        rank[order] = np.cumsum(np.append(0, times[1:] > times[:-1])) if len(self) else 0
+        return rank
+
     @property
     def nbytes(self) -> int:
-        return sum(getattr(self, field.name).nbytes for field in fields(self) if field.name != "run")
+        """With what it makes for itself later."""
+        columns = (getattr(self, each.name) for each in fields(self) if each.name not in ("run", "serial"))
+        return sum(int(column.nbytes) for column in columns) + 8 * len(self)
 
 
 def kernel_table(ref: str = "latest") -> KernelTable:
@@ -66,9 +80,9 @@ def kernel_table(ref: str = "latest") -> KernelTable:
 def load_table(run: StoredRun) -> KernelTable:
     """The kernels of ``run``, read from its Parquet tables."""
     kernels = run.table("kernels", encoded=True)
-    start = _numbers(kernels, "start_us", np.float64)
-    order = np.argsort(start, kind="stable")
-    op = _numbers(kernels, "op", np.int64, null=-1)[order]
+    start = _floats(kernels, "start_us")
+    order: NDArray[np.int64] = np.argsort(start, kind="stable")
+    op = _integers(kernels, "op", null=-1)[order]
     ops = run.table("ops", _OP_COLUMNS, encoded=True)
     name, op_name = from_arrow(kernels.column("name")).reordered(order), from_arrow(ops.column("name"))
     op_codes = np.append(op_name.codes, -1)[op].astype(np.int32)
@@ -76,9 +90,9 @@ def load_table(run: StoredRun) -> KernelTable:
     return KernelTable(
         run=run.id,
         start_us=start[order] - (start[order[0]] if len(order) else 0.0),
-        dur_us=_numbers(kernels, "dur_us", np.float64)[order],
-        stream=_numbers(kernels, "stream", np.int64)[order],
-        device=_numbers(kernels, "device", np.int64)[order],
+        dur_us=_floats(kernels, "dur_us")[order],
+        stream=_integers(kernels, "stream")[order],
+        device=_integers(kernels, "device")[order],
         op=op,
         name=name,
         op_name=op_name.reordered(op),
@@ -92,17 +106,18 @@ def load_table(run: StoredRun) -> KernelTable:
     )
 
 
-def _numbers(table: pyarrow.Table, name: str, dtype: type[np.generic], null: float = 0) -> NDArray[np.generic]:
-    column = table.column(name)
-    if column.null_count:
-        column = column.fill_null(null)
-    return column.to_numpy().astype(dtype, copy=False)
+def _floats(table: pyarrow.Table, name: str) -> NDArray[np.float64]:
+    return np.nan_to_num(np.asarray(table.column(name).fill_null(0.0).to_numpy(), np.float64))
+
+
+def _integers(table: pyarrow.Table, name: str, null: int = 0) -> NDArray[np.int64]:
+    return np.asarray(table.column(name).fill_null(null).to_numpy(), np.int64)
 
 
 def _sources(ops: pyarrow.Table) -> Words:
     """``file:line`` of each op, made once for each place."""
     file = from_arrow(ops.column("source_file"))
-    line = _numbers(ops, "source_line", np.int64)
+    line = _integers(ops, "source_line")
     places = pyarrow.array(file.codes.astype(np.int64) << 32 | line).dictionary_encode()
     texts = [(file.words[place >> 32], place & 0xFFFFFFFF) for place in places.dictionary.to_pylist()]
     codes = places.indices.to_numpy()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.errors import AuditError
+from dashboard.data.cache import CACHE
 from dashboard.data.kernel_table import KernelTable, Words
 
 Rows = NDArray[np.int64]
@@ -71,11 +72,57 @@ def rows_of(table: KernelTable, rows: Rows) -> list[dict[str, Any]]:
 
 
 def select(table: KernelTable, query: Query) -> Rows:
-    """Numbers of the kernels that pass the filters, in order; by start where nothing else is asked for."""
+    """Numbers of the kernels that pass the filters, in order; by start where nothing else is asked for.
+
+    Kept for a while: a grid asks for one query page by page.
+    """
+    return CACHE.get(("rows", table.serial, query), lambda: _Selected(_select(table, query))).rows
+
+
+@dataclass(frozen=True)
+class _Selected:
+    rows: Rows
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.nbytes)
+
+
+def _select(table: KernelTable, query: Query) -> Rows:
     rows: Rows = np.flatnonzero(_passing(table, query.filters)) if query.filters else np.arange(len(table))
-    for column, descending in reversed(query.sort):
-        rows = _sorted(rows, _keys(table, column)[rows], descending)
-    return rows
+    keys = [_rank(table, column, descending) for column, descending in query.sort]
+    if not keys:
+        return rows
+    if (joined := _joined(keys)) is not None:
+        return rows[np.argsort(joined[rows])]
+    return rows[np.lexsort([key[rows] for key in reversed(keys)])]
+
+
+def _joined(keys: list[Rows]) -> Rows | None:
+    """One key for several, with the row's number last: no two are equal, so that the fastest sort will do.
+
+    None where they don't fit into 64 bits.
+    """
+    bits = 0
+    joined = np.zeros(len(keys[0]), np.int64)
+    for key in [*keys, np.arange(len(keys[0]))]:
+        width = int(key.max(initial=0)).bit_length()
+        bits += width
+        joined = (joined << width) | key
+    return joined if bits < 63 else None
+
+
+def _rank(table: KernelTable, column: str, descending: bool) -> Rows:
+    """Numbers from 0 that sort as the column does."""
+    if _known(column, (*COLUMNS, "kernel")) in TEXTS:
+        rank = words(table, column).codes.astype(np.int64)
+    elif column in ("start_us", "kernel"):
+        rank = np.arange(len(table))
+    elif column == "dur_us":
+        rank = table.dur_rank
+    else:
+        rank = np.unique(getattr(table, column), return_inverse=True)[1].astype(np.int64)
+    return rank.max(initial=0) - rank if descending else rank
 
 
 def words(table: KernelTable, column: str) -> Words:
@@ -83,19 +130,6 @@ def words(table: KernelTable, column: str) -> Words:
     found = getattr(table, _known(column, TEXTS))
     assert isinstance(found, Words)
     return found
-
-
-def _sorted(rows: Rows, keys: NDArray[Any], descending: bool) -> Rows:
-    """``rows`` by their keys; equal ones keep their order, whichever way is asked for."""
-    return rows[np.argsort(-keys if descending else keys, kind="stable")]
-
-
-def _keys(table: KernelTable, column: str) -> NDArray[Any]:
-    """Small numbers that sort as the column does: NumPy sorts 16 bits by counting."""
-    if _known(column, (*COLUMNS, "kernel")) in TEXTS:
-        known = words(table, column)
-        return known.codes.astype(np.int16) if len(known.words) < 2**15 else known.codes
-    return np.arange(len(table)) if column == "kernel" else getattr(table, column)  # type: ignore[no-any-return]
 
 
 def _passing(table: KernelTable, filters: tuple[Filter, ...]) -> NDArray[np.bool_]:

@@ -23,7 +23,9 @@ from dashboard.data.stored import run_id, store_label
 EXACT_LIMIT = 3000
 """Up to so many kernels in view are drawn each by itself."""
 MAX_LANES = 24
-MAX_COLUMNS = 4000
+MAX_COLUMNS = 2000
+MAX_CELLS = 12_000
+"""Pixels of all lanes: more take longer to send and to draw than they tell."""
 LEAST_US = 0.1
 """The narrowest view: kernels are told apart to a nanosecond at best."""
 
@@ -67,6 +69,8 @@ class View:
     """Of the whole run."""
     lanes: tuple[Lane, ...]
     kernels: int
+    kind_us: Floats
+    """Busy time in view by kind, in the order of :data:`dashboard.data.kinds.KINDS`."""
     rows: Rows | None = None
     lane_of: Rows | None = None
     bins: Bins | None = None
@@ -121,7 +125,7 @@ class Timeline:
     def __init__(self, table: KernelTable) -> None:
         end = table.start_us + table.dur_us
         self.end_us = float(end.max(initial=0.0))
-        self._end = end
+        self._end, self._dur = end, table.dur_us
         found = _by_lane(table)
         busiest = sorted(found, key=lambda lane: -lane[0].busy_us)[:MAX_LANES]
         shown = sorted(busiest, key=lambda lane: (lane[0].device, lane[0].stream))
@@ -141,11 +145,31 @@ class Timeline:
         Times that are no numbers, outside of the run or the wrong way round are brought into it.
         """
         t0, t1 = self.within(t0_us, t1_us)
+        kinds = self._kinds(t0, t1)
         rows, lane_of = self._exact(t0, t1)
         if rows is not None:
-            return View(t0, t1, self.end_us, self.lanes, len(rows), rows, lane_of)
-        bins = self._bins(t0, t1, min(max(columns, 1), MAX_COLUMNS))
-        return View(t0, t1, self.end_us, self.lanes, self._count(t0, t1), bins=bins)
+            return View(t0, t1, self.end_us, self.lanes, len(rows), kinds, rows, lane_of)
+        cells = MAX_CELLS // max(len(self.lanes), 1)
+        bins = self._bins(t0, t1, min(max(columns, 1), MAX_COLUMNS, cells))
+        return View(t0, t1, self.end_us, self.lanes, self._count(t0, t1), kinds, bins=bins)
+
+    def longest(self, view: View, count: int = 20) -> Rows:
+        """The kernels in view that take most time, by number, the longest first."""
+        rows = np.concatenate([lane.rows[lane.between(view.t0_us, view.t1_us)] for lane in self._lanes])
+        if view.rows is not None:
+            rows = view.rows
+        dur = self._dur[rows]
+        most = np.argpartition(-dur, count)[:count] if len(rows) > count else np.arange(len(rows))
+        return rows[most[np.argsort(-dur[most], kind="stable")]]
+
+    def beside(self, kernel: int) -> tuple[int | None, int | None]:
+        """The kernels before and after ``kernel`` on its stream; None where there is none, or it is not shown."""
+        for lane in self._lanes:
+            at = int(np.searchsorted(lane.rows, kernel))  # a kernel's number grows with its start
+            if at < len(lane.rows) and lane.rows[at] == kernel:
+                before = int(lane.rows[at - 1]) if at else None
+                return before, int(lane.rows[at + 1]) if at + 1 < len(lane.rows) else None
+        return None, None
 
     def within(self, t0_us: float | None, t1_us: float | None) -> tuple[float, float]:
         """The two times inside of the run, at least :data:`LEAST_US` apart."""
@@ -154,6 +178,13 @@ class Timeline:
         t0, t1 = sorted((0.0 if t0 is None else t0, whole if t1 is None else t1))
         t0 = min(max(t0, 0.0), whole - LEAST_US)
         return t0, max(min(t1, whole), t0 + LEAST_US)
+
+    def _kinds(self, t0: float, t1: float) -> Floats:
+        busy, edges = np.zeros(len(KINDS)), np.array([t0, t1])
+        for lane in self._lanes:
+            for kind, each in lane.kinds:
+                busy[kind] += np.diff(each.until(edges))[0]
+        return np.maximum(busy, 0.0)
 
     def _count(self, t0: float, t1: float) -> int:
         spans = [lane.between(t0, t1) for lane in self._lanes]

@@ -22,7 +22,7 @@ class Words:
     words: tuple[str, ...]
 
     def at(self, row: int) -> str:
-        return self.words[self.codes[row]]
+        return self.words[int(self.codes[row])]
 
     def take(self, rows: NDArray[np.int64]) -> list[str]:
         """The texts of these rows."""

@@ -32,27 +32,27 @@ class Palette:
 
 
 _LIGHT = Palette(
-    background="#ffffff", text="#1b1f24", dim="#57606a", line="#d8dee4", accent="#0b5cad",
+    background="#ffffff", text="#1a1f26", dim="#566069", line="#dde1e6", accent="#0757b8",
     kinds={
-        "attention": "#7a3fb0", "collective": "#b0206a", "copy": "#8a6a00", "gather": "#a2561c", "gemm": "#1f5fbf",
-        "norm": "#0f7f78", "optimizer": "#6b6b2a", "other": "#737b85", "pointwise": "#c8431f", "reduction": "#2e7d32",
+        "attention": "#7a3fb0", "collective": "#b0206a", "copy": "#8a6a00", "gather": "#a3282f", "gemm": "#3f6fb5",
+        "norm": "#0f7f78", "optimizer": "#6b6b2a", "other": "#737b85", "pointwise": "#c65f00", "reduction": "#2e7d32",
         "transfer": "#4f5b93", "unlinked": "#8a8f98",
     },
     parts={
-        "whole": "#57606a", "compute": "#1f5fbf", "rest": "#8a6a00", "fusible": "#c8431f", "collective": "#b0206a",
-        "unlinked": "#8a8f98", "idle": "#737b85", "after": "#2e7d32",
+        "whole": "#4b5563", "compute": "#3f6fb5", "rest": "#77818c", "fusible": "#c65f00", "collective": "#b0206a",
+        "unlinked": "#8a6a00", "idle": "#8a949f", "after": "#217a4b",
     },
 )  # fmt: skip
 _DARK = Palette(
-    background="#14171c", text="#e6e9ed", dim="#a8b1bb", line="#343b44", accent="#6fb1ff",
+    background="#10141a", text="#e3e7ed", dim="#9ba6b2", line="#2e3742", accent="#7cb5ff",
     kinds={
-        "attention": "#b58cf0", "collective": "#f078b4", "copy": "#d6b23c", "gather": "#e09a5a", "gemm": "#6aa5ff",
-        "norm": "#4fc4ba", "optimizer": "#b9b96a", "other": "#98a1ab", "pointwise": "#ff8a65", "reduction": "#74c77a",
+        "attention": "#b58cf0", "collective": "#f078b4", "copy": "#d6b23c", "gather": "#ff9aa1", "gemm": "#5b8fdc",
+        "norm": "#4fc4ba", "optimizer": "#b9b96a", "other": "#98a1ab", "pointwise": "#f0933a", "reduction": "#74c77a",
         "transfer": "#97a3e0", "unlinked": "#868e98",
     },
     parts={
-        "whole": "#a8b1bb", "compute": "#6aa5ff", "rest": "#d6b23c", "fusible": "#ff8a65", "collective": "#f078b4",
-        "unlinked": "#868e98", "idle": "#98a1ab", "after": "#74c77a",
+        "whole": "#a4adb8", "compute": "#5b8fdc", "rest": "#7d8793", "fusible": "#f0933a", "collective": "#f078b4",
+        "unlinked": "#d6b23c", "idle": "#74808d", "after": "#45b37c",
     },
 )  # fmt: skip
 

@@ -1,0 +1,186 @@
+"""Kernels by stream over time: each as a bar where few are in view, else what fills each pixel.
+
+The axis is in seconds, so that its ticks read ``350 µs`` or ``1.2 s`` at any zoom.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from auditor.report.format import count, duration, percent, plural
+from dashboard.data.kernel_table import KernelTable
+from dashboard.data.kinds import KINDS
+from dashboard.data.timeline import Bins, Lane, View
+from dashboard.figures.theme import PATTERNS, Palette, escaped, palette, template
+
+LANE_PX, REST_PX = 36, 96
+_LEVELS = (0.4, 0.7, 1.0)
+"""How strong a pixel's colour is: up to a third, up to two thirds, and nearly all of it busy."""
+_HALF = 0.4
+"""Of a lane's height, above and below its middle."""
+
+
+def height(view: View) -> int:
+    """Pixels that the figure needs."""
+    return REST_PX + LANE_PX * max(len(view.lanes), 2)
+
+
+def draw(view: View, table: KernelTable, scheme: str = "light", selected: int | None = None) -> go.Figure:
+    """The kernels of ``view``. Each bar's ``customdata`` is its kernel's number; ``selected`` is outlined."""
+    colours = palette(scheme)
+    figure = go.Figure()
+    if view.bins is not None:
+        figure.add_trace(_pixels(view, view.bins, colours))
+        _legend(figure, view, colours)
+    else:
+        _bars(figure, view, table, colours)
+    if selected is not None:
+        _outline(figure, view, table, selected, colours)
+    _layout(figure, view, scheme)
+    return figure
+
+
+def _bars(figure: go.Figure, view: View, table: KernelTable, colours: Palette) -> None:
+    assert view.rows is not None
+    assert view.lane_of is not None
+    codes = table.kind.codes[view.rows]
+    for code in np.flatnonzero(np.bincount(codes, minlength=len(KINDS))).tolist():
+        mine = codes == code
+        rows, kind = view.rows[mine], KINDS[code]
+        figure.add_trace(
+            go.Bar(
+                orientation="h", name=kind, base=table.start_us[rows] / 1e6, x=table.dur_us[rows] / 1e6,
+                y=view.lane_of[mine], width=2 * _HALF, customdata=rows, hovertext=_hover(table, rows),
+                hovertemplate="%{hovertext}<extra></extra>",
+                marker={
+                    "color": colours.kinds[kind], "line": {"width": 0.5, "color": colours.background},
+                    "pattern": {
+                        "shape": PATTERNS[kind], "fgcolor": colours.background, "size": 5, "solidity": 0.25,
+                        "fillmode": "overlay",
+                    },
+                },
+            )
+        )  # fmt: skip
+
+
+def _hover(table: KernelTable, rows: NDArray[np.int64]) -> list[str]:
+    """Made once for each name, module and finding in view: there may be thousands of bars."""
+    names, ops, kinds = ([_shown(t) for t in each.take(rows)] for each in (table.name, table.op_name, table.kind))
+    modules, rules = ([_shown(text) for text in each.take(rows)] for each in (table.module, table.rule))
+    starts, durs = table.start_us[rows].tolist(), table.dur_us[rows].tolist()
+    return [
+        "<br>".join(
+            line
+            for line in (
+                f"<b>{name}</b>", f"{kind} · {duration(dur)} at {duration(start)}",
+                " · ".join(part for part in (op, module) if part), f"in {rule}" if rule else "",
+            )
+            if line
+        )
+        for name, kind, op, module, rule, start, dur in zip(
+            names, kinds, ops, modules, rules, starts, durs, strict=True
+        )
+    ]  # fmt: skip
+
+
+_KNOWN: dict[str, str] = {}
+
+
+def _shown(text: str) -> str:
+    found = _KNOWN.get(text)
+    if found is None:
+        if len(_KNOWN) > 20_000:
+            _KNOWN.clear()
+        found = _KNOWN[text] = escaped(text, 70)
+    return found
+
+
+def _pixels(view: View, bins: Bins, colours: Palette) -> go.Heatmap:
+    level = np.clip(np.ceil(bins.busy * len(_LEVELS)).astype(int) - 1, 0, len(_LEVELS) - 1)
+    shade = np.where(bins.kind >= 0, bins.kind * len(_LEVELS) + level, np.nan).astype(np.float32)
+    columns = bins.kind.shape[1]
+    step = (view.t1_us - view.t0_us) / columns / 1e6
+    size = len(KINDS) * len(_LEVELS)
+    return go.Heatmap(
+        z=shade, x0=view.t0_us / 1e6 + step / 2, dx=step, y=np.arange(len(view.lanes)), ygap=LANE_PX * (1 - 2 * _HALF),
+        zmin=-0.5, zmax=size - 0.5, colorscale=_scale(colours), showscale=False, zsmooth=False,
+        text=_words(bins), hovertemplate="%{text}<extra></extra>", hoverongaps=False,
+    )  # fmt: skip
+
+
+def _words(bins: Bins) -> list[list[str]]:
+    return [
+        [
+            "" if kind < 0 else f"mostly {KINDS[kind]}<br>busy {percent(busy)} · {plural(started, 'kernel')} started"
+            for kind, busy, started in zip(*lane, strict=True)
+        ]
+        for lane in zip(bins.kind.tolist(), bins.busy.tolist(), bins.kernels.tolist(), strict=True)
+    ]
+
+
+def _scale(colours: Palette) -> list[list[Any]]:
+    """One flat step for each kind and level."""
+    shades = [_mixed(colours.kinds[kind], colours.background, level) for kind in KINDS for level in _LEVELS]
+    size = len(shades)
+    return [[(i + end) / size, shade] for i, shade in enumerate(shades) for end in (0, 1)]
+
+
+def _mixed(colour: str, ground: str, part: float) -> str:
+    pairs = [(int(colour[i : i + 2], 16), int(ground[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a * part + b * (1 - part)):02x}" for a, b in pairs)
+
+
+def _legend(figure: go.Figure, view: View, colours: Palette) -> None:
+    for code in np.flatnonzero(view.kind_us > 0).tolist():
+        marker = {"color": colours.kinds[KINDS[code]], "symbol": "square", "size": 12}
+        figure.add_trace(
+            go.Scatter(x=[None], y=[None], mode="markers", name=KINDS[code], marker=marker, hoverinfo="skip")
+        )
+
+
+def _outline(figure: go.Figure, view: View, table: KernelTable, selected: int, colours: Palette) -> None:
+    if not 0 <= selected < len(table):
+        return
+    lane = lane_of(view.lanes, int(table.device[selected]), int(table.stream[selected]))
+    if lane is None:
+        return
+    start = float(table.start_us[selected])
+    x0, x1 = start / 1e6, (start + float(table.dur_us[selected])) / 1e6
+    line = {"color": colours.text, "width": 2.5}
+    figure.add_shape(type="rect", x0=x0, x1=x1, y0=lane - _HALF - 0.06, y1=lane + _HALF + 0.06, line=line)
+
+
+def lane_of(lanes: tuple[Lane, ...], device: int, stream: int) -> int | None:
+    """The place of a device's stream among the lanes; None where it is not shown."""
+    return next((i for i, lane in enumerate(lanes) if (lane.device, lane.stream) == (device, stream)), None)
+
+
+def _layout(figure: go.Figure, view: View, scheme: str) -> None:
+    labels = [escaped(lane.label) for lane in view.lanes]
+    legend = {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "itemclick": False, "itemdoubleclick": False}
+    figure.update_layout(
+        template=template(scheme), barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest",
+        height=height(view), showlegend=True, legend=legend,
+        margin={"l": 8, "r": 12, "t": 44, "b": 34},
+    )  # fmt: skip
+    figure.update_xaxes(
+        range=[view.t0_us / 1e6, view.t1_us / 1e6], tickformat="~s", ticksuffix="s", nticks=8, zeroline=False,
+        minallowed=0, maxallowed=max(view.end_us, view.t1_us) / 1e6,
+    )  # fmt: skip
+    figure.update_yaxes(
+        range=[max(len(labels), 2) - 0.5, -0.5], tickvals=list(range(len(labels))), ticktext=labels, fixedrange=True,
+        showgrid=False, zeroline=False,
+    )  # fmt: skip
+
+
+def says(view: View, left_out: int = 0) -> str:
+    """What is seen, in one line."""
+    drawn = "each drawn" if view.bins is None else "by pixel: the kind that takes most of it, the stronger the busier"
+    lanes = plural(len(view.lanes), "stream")
+    more = f" of {count(len(view.lanes) + left_out)}, the busiest" if left_out else ""
+    span = f"{duration(view.t0_us)} to {duration(view.t1_us)} of {duration(view.end_us)}"
+    return f"{span} · {plural(view.kernels, 'kernel')} on {lanes}{more} · {drawn}"
