@@ -28,7 +28,7 @@ from dashboard.figures import timeline as figure
 # Dash takes the first page that fits: this one has to come before /run/<run_id>, which would take it for an id.
 dash.register_page(__name__, path_template="/run/<run_id>/timeline", title="Timeline · Fusion Auditor", order=1)  # type: ignore[no-untyped-call]
 
-_LONGEST = 20
+_LONGEST = 15
 _CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": True, "doubleClick": "autosize"}
 _EMPTY = {"layout": {"height": 240, "xaxis": {"visible": False}, "yaxis": {"visible": False}}}
 _BUTTONS = (
@@ -102,8 +102,6 @@ clientside_callback(
 @callback(
     Output("timeline-graph", "figure"),
     Output("timeline-says", "children"),
-    Output("timeline-kinds", "children"),
-    Output("timeline-longest", "children"),
     Output("timeline-problem", "children"),
     Output("timeline-view", "data"),
     Output("timeline-drawing", "aria-label"),
@@ -118,24 +116,44 @@ def _draw(view: dict[str, Any] | None, kernel: int | None, scheme: str | None) -
     try:
         return _drawn(view, kernel, scheme)
     except AuditError as error:
-        return keep, "", None, None, failed(str(error)), keep, keep
+        return keep, "", failed(str(error)), keep, keep
     except Exception:
-        return keep, "", None, None, failed(unexpected("timeline")), keep, keep
+        return keep, "", failed(unexpected("timeline")), keep, keep
 
 
 def _drawn(asked: dict[str, Any], kernel: int | None, scheme: str) -> tuple[Any, ...]:
+    known, table, view = _seen(asked, kernel)
+    seen = {**asked, "t0": view.t0_us, "t1": view.t1_us, "end": view.end_us}
+    words = figure.says(view, known.left_out)
+    drawn = figure.draw(view, table, scheme, kernel)
+    return drawn, words, None, dash.no_update if seen == asked else seen, f"Kernels by stream over time: {words}"
+
+
+@callback(
+    Output("timeline-kinds", "children"),
+    Output("timeline-longest", "children"),
+    Input("timeline-view", "data"),
+    State("timeline-kernel", "data"),
+)
+def _describe(view: dict[str, Any] | None, kernel: int | None) -> tuple[Any, Any]:
+    """The same in words. Apart from the drawing, which is not to wait for it; errors are told there."""
+    if not view:
+        raise PreventUpdate
+    try:
+        known, table, seen = _seen(view, kernel)
+        return _kinds(seen), _longest(known, seen, table)
+    except AuditError:
+        return None, None
+
+
+def _seen(asked: dict[str, Any], kernel: int | None) -> tuple[Timeline, KernelTable, View]:
+    """The timeline, its kernels, and what of them is asked for."""
     run = str(asked["run"])
     known, table = timeline(run), kernel_table(run)
     t0, t1 = _number(asked.get("t0")), _number(asked.get("t1"))
     if t0 is None and t1 is None and kernel is not None and 0 <= kernel < len(table):
         t0, t1 = _around(table, kernel)
-    view = known.view(t0, t1, int(_number(asked.get("width")) or 1200))
-    seen = {**asked, "t0": view.t0_us, "t1": view.t1_us, "end": view.end_us}
-    words = figure.says(view, known.left_out)
-    return (
-        figure.draw(view, table, scheme, kernel), words, _kinds(view), _longest(known, view, table), None,
-        dash.no_update if seen == asked else seen, f"Kernels by stream over time: {words}",
-    )  # fmt: skip
+    return known, table, known.view(t0, t1, int(_number(asked.get("width")) or 1200))
 
 
 def _around(table: KernelTable, kernel: int) -> tuple[float, float]:
