@@ -14,6 +14,14 @@ _log = logging.getLogger("fusion_audit.access")
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 
+REQUEST = "fusion_audit_request"
+"""Where the request's id is in its scope."""
+
+
+def failed(request: str) -> str:
+    return f"the service failed; its log says more under {request}"
+
+
 class Access:
     """Logs the path without its query: that may hold a token."""
 
@@ -34,13 +42,13 @@ class Access:
                 message["headers"] = [*message["headers"], (b"x-request-id", request.encode())]
             await send(message)
 
+        scope[REQUEST] = request
         try:
             await self._app(scope, receive, sending)
-        except Exception:
+        except Exception:  # where an answer had begun the server breaks it off: it is told as incomplete
             _log.exception("request %s failed", request)
-            if status:
-                raise
-            await answer_error(sending, 500, f"the service failed; its log says more under {request}")
+            if not status:
+                await answer_error(sending, 500, failed(request))
         finally:
             self._note(scope, request, status, time.perf_counter() - began_s)
 

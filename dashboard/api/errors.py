@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from auditor.errors import AuditError
 from auditor.store import Missing, Unavailable
+from dashboard.api.access import REQUEST, failed
 from dashboard.api.models import Problem
 
 _WORDS = {404: "there is nothing at this path", 405: "this path can't be used with this method"}
@@ -28,6 +29,7 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AuditError, _audit_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _mishap)
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -60,6 +62,11 @@ async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     place = " ".join(str(part) for part in first["loc"])
     return _problem(422, f"{place}: {first['msg']}")
+
+
+async def _mishap(request: Request, _error: Exception) -> JSONResponse:
+    """Ours; :class:`dashboard.api.access.Access` logs it."""
+    return _problem(500, failed(str(request.scope.get(REQUEST, ""))))
 
 
 def _problem(status: int, sentence: str) -> JSONResponse:

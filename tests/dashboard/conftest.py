@@ -1,0 +1,96 @@
+"""Fixtures of the dashboard's and the service's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from postgres_cluster import Cluster, why_not
+from starlette.testclient import TestClient
+
+from auditor.store import Store
+from dashboard.api.app import create_service
+from dashboard.api.service import Service
+from dashboard.api.settings import Settings
+from dashboard.context import installed
+
+
+@pytest.fixture(autouse=True)
+def _own_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may use the machine's id and lock of whoever runs it, nor a token or store of theirs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    for name in ("FUSION_AUDIT_DB", "FUSION_AUDIT_ARTEFACTS", "FUSION_AUDIT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server of our own on a port of the loopback."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with Cluster.started() as running:
+        yield running
+
+
+@pytest.fixture
+def postgres(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty database."""
+    monkeypatch.setenv("FUSION_AUDIT_ARTEFACTS", str(tmp_path / "artefacts"))
+    return cluster.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store can be, of both kinds."""
+    return str(request.getfixturevalue("postgres") if request.param == "postgresql" else tmp_path / "store")
+
+
+@pytest.fixture
+def service(store: Store) -> Service:
+    """A service over the test's store, on this machine only; no worker runs."""
+    return Service(store, Settings(port=8050))
+
+
+@pytest.fixture
+def token(service: Service) -> str:
+    return service.sessions.new_start_token()
+
+
+@pytest.fixture
+def anyone(service: Service) -> Iterator[TestClient]:
+    """Whoever asks from this machine, without a token."""
+    with installed_client(service) as client:
+        yield client
+
+
+@pytest.fixture
+def api(service: Service, token: str) -> Iterator[TestClient]:
+    """A client with a token."""
+    with installed_client(service) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        yield client
+
+
+class installed_client:  # noqa: N801 - it reads as a function
+    """A client of the service's API alone; the context that it installs is gone afterwards."""
+
+    def __init__(self, service: Service, address: str = "127.0.0.1") -> None:
+        from dashboard.context import Context
+
+        self._installed = installed(Context(store=service.store))
+        self._service, self._address = service, address
+
+    def __enter__(self) -> TestClient:
+        self._installed.__enter__()
+        app = create_service(self._service, pages=False)
+        self._client = TestClient(
+            app, base_url="http://127.0.0.1:8050", client=(self._address, 4000), follow_redirects=False,
+            raise_server_exceptions=False,
+        )  # fmt: skip
+        return self._client
+
+    def __exit__(self, *_error: object) -> None:
+        self._client.close()
+        self._installed.__exit__(None, None, None)
