@@ -20,7 +20,7 @@ from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import KINDS
 from dashboard.data.stored import run_id, store_label
 
-EXACT_LIMIT = 3000
+EXACT_LIMIT = 2000
 """Up to so many kernels in view are drawn each by itself."""
 MAX_LANES = 24
 MAX_COLUMNS = 2000
@@ -55,6 +55,8 @@ class Bins:
     """Code of the kind that takes most of the time, -1 where nothing runs."""
     busy: Floats
     """Share of the time in which a kernel runs, 0 to 1."""
+    by_kind: Floats
+    """Share of the time by lane, kind and part; together they can exceed 1 where kernels overlap."""
     kernels: NDArray[np.int64]
     """Kernels that start there."""
 
@@ -211,7 +213,7 @@ class Timeline:
         width = (t1 - t0) / columns
         idle = total <= width * 1e-6  # what rounding leaves of long sums
         most = np.where(idle, -1, busy.argmax(axis=1)).astype(np.int8)
-        return Bins(most, np.where(idle, 0.0, np.minimum(total / width, 1.0)), begun)
+        return Bins(most, np.where(idle, 0.0, np.minimum(total / width, 1.0)), np.maximum(busy / width, 0.0), begun)
 
 
 def timeline(ref: str = "latest") -> Timeline:

@@ -18,8 +18,10 @@ from dashboard.data.timeline import Bins, Lane, View
 from dashboard.figures.theme import PATTERNS, Palette, escaped, palette, template
 
 LANE_PX, REST_PX = 36, 96
-_LEVELS = (0.4, 0.7, 1.0)
-"""How strong a pixel's colour is: up to a third, up to two thirds, and nearly all of it busy."""
+_CELLS = 10
+"""Rows of cells of a lane in a view by pixel; the first and the last stay free, to part the lanes."""
+_PATTERNED = 800
+"""Patterns are only drawn where bars are wide enough to show them: they cost as much as the bars."""
 _HALF = 0.4
 """Of a lane's height, above and below its middle."""
 
@@ -36,7 +38,7 @@ def draw(view: View, table: KernelTable, scheme: str = "light", selected: int | 
     """
     colours = palette(scheme)
     if view.bins is not None:
-        data = [_pixels(view, view.bins, colours), *_legend(view, colours)]
+        data = [_stacks(view, view.bins, colours), _words_of(view, view.bins), *_legend(view, colours)]
     else:
         data = _bars(view, table, colours)
     outline = [] if selected is None else _outline(view, table, selected, colours)
@@ -60,8 +62,8 @@ def _bars(view: View, table: KernelTable, colours: Palette) -> list[dict[str, An
                 "customdata": typed(rows), "hovertext": _hover(table, rows),
                 "hovertemplate": "%{hovertext}<extra></extra>",
                 "marker": {
-                    "color": colours.kinds[kind], "line": {"width": 0.5, "color": colours.background},
-                    **({"pattern": pattern} if PATTERNS[kind] else {}),
+                    "color": colours.kinds[kind], "line": {"width": 0},
+                    **({"pattern": pattern} if PATTERNS[kind] and len(codes) <= _PATTERNED else {}),
                 },
             }
         )  # fmt: skip
@@ -100,24 +102,43 @@ def _shown(text: str) -> str:
     return found
 
 
-def _pixels(view: View, bins: Bins, colours: Palette) -> dict[str, Any]:
-    level = np.clip(np.ceil(bins.busy * len(_LEVELS)).astype(int) - 1, 0, len(_LEVELS) - 1)
-    shade = np.where(bins.kind >= 0, bins.kind * len(_LEVELS) + level, np.nan).astype(np.float32)
-    columns = bins.kind.shape[1]
-    step = (view.t1_us - view.t0_us) / columns / 1e6
-    size = len(KINDS) * len(_LEVELS)
+def _stacks(view: View, bins: Bins, colours: Palette) -> dict[str, Any]:
+    """Each pixel of a lane as a stack of kinds, as high as it is busy."""
+    lanes, _, columns = bins.by_kind.shape
+    used = _CELLS - 2
+    upper = np.cumsum(bins.by_kind / np.maximum(bins.by_kind.sum(axis=1, keepdims=True), 1.0), axis=1)
+    middle = (np.arange(used) + 0.5) / used
+    above = upper[:, :, None, :] > middle[None, None, :, None]
+    kind = np.where(above.any(axis=1), above.argmax(axis=1), -1)[:, ::-1]  # the first kind lies at the bottom
+    cells = np.full((lanes, _CELLS, columns), -1, np.int8)
+    cells[:, 1:-1] = kind
     return {
-        "type": "heatmap", "z": typed(shade), "x0": view.t0_us / 1e6 + step / 2, "dx": step,
-        "y": list(range(len(view.lanes))), "ygap": LANE_PX * (1 - 2 * _HALF), "zmin": -0.5, "zmax": size - 0.5,
-        "colorscale": _scale(colours), "showscale": False, "zsmooth": False, "text": _words(bins),
-        "hovertemplate": "%{text}<extra></extra>", "hoverongaps": False,
+        "type": "heatmap", "z": typed(cells.reshape(lanes * _CELLS, columns)), **_across(view, columns),
+        "y0": -0.5 + 0.5 / _CELLS, "dy": 1 / _CELLS, "zmin": -1.5, "zmax": len(KINDS) - 0.5, "zsmooth": False,
+        "colorscale": _scale(colours), "showscale": False, "hoverinfo": "skip",
     }  # fmt: skip
+
+
+def _words_of(view: View, bins: Bins) -> dict[str, Any]:
+    """What is said of each pixel: cells that are not seen, one a lane and column."""
+    return {
+        "type": "heatmap", "z": typed((bins.kind >= 0).astype(np.int8)), **_across(view, bins.kind.shape[1]),
+        "y": list(range(len(view.lanes))), "opacity": 0, "showscale": False, "text": _words(bins),
+        "hovertemplate": "%{text}<extra></extra>",
+    }  # fmt: skip
+
+
+def _across(view: View, columns: int) -> dict[str, float]:
+    step = (view.t1_us - view.t0_us) / columns / 1e6
+    return {"x0": view.t0_us / 1e6 + step / 2, "dx": step}
 
 
 def _words(bins: Bins) -> list[list[str]]:
     return [
         [
-            "" if kind < 0 else f"mostly {KINDS[kind]}<br>busy {percent(busy)} · {plural(started, 'kernel')} started"
+            "idle"
+            if kind < 0
+            else f"mostly {KINDS[kind]}<br>busy {percent(busy)} · {plural(started, 'kernel')} started"
             for kind, busy, started in zip(*lane, strict=True)
         ]
         for lane in zip(bins.kind.tolist(), bins.busy.tolist(), bins.kernels.tolist(), strict=True)
@@ -125,15 +146,10 @@ def _words(bins: Bins) -> list[list[str]]:
 
 
 def _scale(colours: Palette) -> list[list[Any]]:
-    """One flat step for each kind and level."""
-    shades = [_mixed(colours.kinds[kind], colours.background, level) for kind in KINDS for level in _LEVELS]
+    """One flat step for each kind, and one that is not seen before them."""
+    shades = ["rgba(0,0,0,0)", *(colours.kinds[kind] for kind in KINDS)]
     size = len(shades)
     return [[(i + end) / size, shade] for i, shade in enumerate(shades) for end in (0, 1)]
-
-
-def _mixed(colour: str, ground: str, part: float) -> str:
-    pairs = [(int(colour[i : i + 2], 16), int(ground[i : i + 2], 16)) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(a * part + b * (1 - part)):02x}" for a, b in pairs)
 
 
 def _legend(view: View, colours: Palette) -> list[dict[str, Any]]:
@@ -184,7 +200,7 @@ def _layout(view: View, scheme: str) -> dict[str, Any]:
 
 def typed(array: NDArray[Any]) -> dict[str, str]:
     """An array as plotly.js reads it: base64 of its bytes, a third of the digits."""
-    small = array.astype({"f": array.dtype.str, "i": "<i4"}[array.dtype.kind], copy=False)
+    small = array.astype("<i4") if array.dtype == np.int64 else array
     found = {
         "dtype": f"{small.dtype.kind}{small.dtype.itemsize}",
         "bdata": b64encode(small.tobytes()).decode(),
@@ -194,7 +210,7 @@ def typed(array: NDArray[Any]) -> dict[str, str]:
 
 def says(view: View, left_out: int = 0) -> str:
     """What is seen, in one line."""
-    drawn = "each drawn" if view.bins is None else "by pixel: the kind that takes most of it, the stronger the busier"
+    drawn = "each drawn" if view.bins is None else "each pixel as a stack of kinds, as high as it is busy"
     lanes = plural(len(view.lanes), "stream")
     more = f" of {count(len(view.lanes) + left_out)}, the busiest" if left_out else ""
     span = f"{duration(view.t0_us)} to {duration(view.t1_us)} of {duration(view.end_us)}"
