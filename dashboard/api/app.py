@@ -13,7 +13,7 @@ from auditor import __version__
 from auditor.config import load_config
 from dashboard.api import login
 from dashboard.api.access import Access
-from dashboard.api.asgi import ASGIApp, Receive, Scope, Send
+from dashboard.api.asgi import ASGIApp, Receive, Scope, Send, answer_error
 from dashboard.api.body_limit import BodyLimit
 from dashboard.api.errors import install_handlers
 from dashboard.api.guard import TRUSTED, Guard
@@ -72,6 +72,9 @@ class _Split:
             await self._api(scope, receive, send)
             return
         scope["fusion_audit_route"] = "pages"
+        if ".." in path.split("/"):
+            await answer_error(send, 404, "there is nothing at this path")
+            return
         await self._pages(scope, receive, send)
 
 

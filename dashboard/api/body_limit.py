@@ -24,27 +24,31 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         limit = API_BYTES if scope["path"].startswith("/api/") else PAGE_BYTES
-        begun, held = False, 0
+        begun, held, over = False, 0, False
 
         async def sending(message: Message) -> None:
             nonlocal begun
-            begun = begun or message["type"] == "http.response.start"
+            if over and not begun:  # whatever the application makes of a body that breaks off
+                return
+            begun = True
             await send(message)
 
         async def receiving() -> Message:
-            nonlocal held
+            nonlocal held, over
             message = await receive()
             held += len(message.get("body", b""))
             if held > limit:
+                over = True
                 raise _TooLargeError
             return message
 
         declared = header(scope, "content-length")
         try:
-            if declared.isdigit() and int(declared) > limit:
-                raise _TooLargeError
-            await self._app(scope, receiving, sending)
+            over = declared.isdigit() and int(declared) > limit
+            if not over:
+                await self._app(scope, receiving, sending)
         except _TooLargeError:
             if begun:
                 raise
+        if over and not begun:
             await answer_error(send, 413, f"the request is larger than {limit:,} bytes")
