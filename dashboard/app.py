@@ -15,6 +15,7 @@ import dash
 
 from dashboard.components.shell import shell
 from dashboard.context import Context, install
+from dashboard.downloads import downloads
 
 PAGES = (
     "runs", "overview", "finding", "timeline", "kernels", "compare", "rules", "rule", "jobs", "job", "gate",
@@ -44,12 +45,14 @@ def _application() -> dash.Dash:
         pages_folder="",
         include_pages_meta=False,  # titles would be written into the page unescaped
         assets_folder=str(Path(__file__).parent / "assets"),
+        assets_ignore=r"^scheme\.js$",  # the index loads it, before anything is drawn
         index_string=_INDEX,
         suppress_callback_exceptions=True,
         serve_locally=True,
         compress=False,  # the service compresses
     )
     _register_pages()
+    app.server.register_blueprint(downloads)
     app.layout = shell
     _set_up(app)
     return app

@@ -26,7 +26,7 @@ from dashboard.data.timeline import Timeline, View, timeline
 from dashboard.figures import timeline as figure
 
 # Dash takes the first page that fits: this one has to come before /run/<run_id>, which would take it for an id.
-dash.register_page(__name__, path_template="/run/<run_id>/timeline", title="Timeline · Fusion Auditor", order=1)  # type: ignore[no-untyped-call]
+dash.register_page(__name__, path_template="/run/<run_id>/timeline", title="Timeline · Fusion Auditor", order=1)
 
 _LONGEST = 15
 _CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": True, "doubleClick": "autosize"}
@@ -188,7 +188,7 @@ def _longest(known: Timeline, view: View, table: KernelTable) -> Any:
     ]  # fmt: skip
     if not rows:
         return html.P("No kernel runs in this span.", className="note")
-    head = ("kernel", "kind", "op", "module", "time", "start", "")
+    head = ("kernel", "kind", "op", "module", "time", "start", "details")
     return plain_table("Longest kernels in view", head, rows, numbers=(4, 5))
 
 
