@@ -1,0 +1,356 @@
+"""Jobs with a real worker: one at a time, within their caps, ended whole when cancelled, never lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from served import until, working
+from stored_runs import save, save_script, trace
+
+from auditor.errors import AuditError
+from auditor.store import Missing, Store
+from auditor.store.machine import machine_id
+from auditor.store.registering import digest
+from auditor.store.rule_settings import RuleSetting
+from auditor.store.uploads import Upload
+from dashboard.jobs.commands import work_of
+from dashboard.jobs.device_lock import device_lock
+from dashboard.jobs.model import ENDED, Job, Options
+from dashboard.jobs.output import LOG_BYTES, read_log
+from dashboard.jobs.place import Place
+from dashboard.jobs.processes import is_alive, name_of, process
+from dashboard.jobs.stored import MOST_WAITING, StoredJobs
+from dashboard.jobs.workers import KILLED, SILENT_S, fail_abandoned
+
+FOREVER = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+away = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open("pids.new", "w").write(f"{os.getpid()} {child.pid} {away.pid}")
+os.rename("pids.new", "pids")
+time.sleep(600)
+"""
+"""A script with a child in its group, and one that has left it."""
+
+
+def pids(folder: Path) -> list[int]:
+    file = folder / "pids"
+    until(file.exists, "the script runs")
+    return [int(pid) for pid in file.read_text().split()]
+
+
+def gone(found: list[int]) -> bool:
+    return all(process(pid) is None for pid in found)
+
+
+def ended(jobs: StoredJobs, job: Job, timeout_s: float = 120.0) -> Job:
+    return until(lambda: (now := jobs.get(job.id)).state in ENDED and now, "the job ends", timeout_s)  # type: ignore[no-any-return]
+
+
+def at(store: Store) -> str:
+    return str(store.location.file)
+
+
+def uploaded(store: Store, data: bytes, name: str = "step.json") -> str:
+    upload = Upload("1m8aaaaaaaaa", name, "json", len(data), "0" * 64, "", machine_id(), "")
+    Place.beside(store.location).upload(upload.id, "json").write_bytes(data)
+    store.uploads.add(upload)
+    return upload.id
+
+
+@pytest.fixture
+def jobs(store: Store) -> StoredJobs:
+    return StoredJobs(store)
+
+
+class TestWork:
+    def test_a_trace_is_imported(self, store: Store, jobs: StoredJobs) -> None:
+        with working(at(store)):
+            job = ended(jobs, jobs.submit("import", uploaded(store, trace())))
+        assert (job.state, job.reason) == ("done", "")
+        found = store.load(job.result_run)
+        assert (found.name, found.document.run.source, found.document.totals.kernels) == ("step", "trace", 2)
+        assert "stored as" in jobs.log(job.id)[0]
+        assert job.created <= job.started <= job.ended
+
+    def test_what_fails_says_why_and_can_be_retried(self, store: Store, jobs: StoredJobs) -> None:
+        upload = uploaded(store, b'{"traceEvents": 3}')
+        with working(at(store)):
+            job = ended(jobs, jobs.submit("import", upload))
+            assert job.state == "failed"
+            assert "traceEvents" in job.reason
+            assert "\n" not in job.reason
+            Place.beside(store.location).upload(upload, "json").write_bytes(trace())
+            again = ended(jobs, jobs.retry(job.id))
+        assert (again.state, again.retry_of, again.options) == ("done", job.id, job.options)
+        with pytest.raises(AuditError, match="is done; only one that failed or was cancelled"):
+            jobs.retry(again.id)
+        assert [found.id for found in jobs.list()] == [again.id, job.id]
+        assert [found.id for found in jobs.list(state="failed")] == [job.id]
+
+    def test_a_message_that_was_lost_loses_no_job(self, store: Store, jobs: StoredJobs) -> None:
+        # GIVEN a job whose message is no longer in the queue, as after a kill between the two
+        job = jobs.submit("import", uploaded(store, trace()))
+        with sqlite3.connect(Place.beside(store.location).queue) as queue:
+            assert queue.execute("delete from task").rowcount == 1
+        queue.close()
+
+        # WHEN a worker starts
+        with working(at(store)):
+            # THEN it is done all the same
+            assert ended(jobs, job).state == "done"
+
+    def test_a_job_that_is_already_taken_is_done_once(self, store: Store, jobs: StoredJobs) -> None:
+        job = jobs.submit("import", uploaded(store, trace()))
+        for _ in range(3):
+            jobs._wake(job.id)
+        with working(at(store)):
+            assert ended(jobs, job).state == "done"
+            until(lambda: _pending(store) == 0, "every message is taken")
+        assert len(store.list_runs()) == 1
+
+    def test_one_measures_at_a_time(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        # GIVEN a machine on which something measures already
+        run = save_script(store, folder, "import time; time.sleep(600)")
+        with device_lock() as free, working(at(store)):
+            assert free
+            # WHEN a job that measures comes
+            job = jobs.submit("audit", run)
+            # THEN it waits, and says so
+            until(lambda: "waiting for another measurement" in jobs.get(job.id).progress, "the job waits")
+            with device_lock() as second:
+                assert not second
+            # AND can be cancelled while it does
+            jobs.cancel(job.id)
+            assert ended(jobs, job).reason == "cancelled before the script ran"
+
+
+def _pending(store: Store) -> int:
+    with sqlite3.connect(Place.beside(store.location).queue) as queue:
+        found: int = queue.execute("select count(*) from task").fetchone()[0]
+    queue.close()
+    return found
+
+
+class TestEnding:
+    def test_cancelling_ends_every_process(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        run = save_script(store, folder, FOREVER)
+        with working(at(store)):
+            job = jobs.submit("audit", run)
+            found = pids(folder)
+            assert not gone(found)
+            assert jobs.cancel(job.id).progress == "being cancelled"
+            now = ended(jobs, job)
+            assert (now.state, now.reason) == ("cancelled", "cancelled while it ran")
+            assert gone(found)
+        assert jobs.cancel(job.id) == now  # what has ended stays as it is
+        assert len(store.list_runs()) == 1
+
+    def test_a_waiting_job_is_cancelled_at_once(self, store: Store, jobs: StoredJobs) -> None:
+        job = jobs.submit("import", uploaded(store, trace()))
+        assert jobs.cancel(job.id).state == "cancelled"
+        with working(at(store)):
+            until(lambda: _pending(store) == 0, "the message is taken")
+            time.sleep(0.5)
+        assert store.list_runs() == []
+
+    def test_the_time_cap(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        run = save_script(store, folder, FOREVER)
+        with working(at(store), "--job-time-s", "8"):
+            job = ended(jobs, jobs.submit("audit", run))
+            assert gone(pids(folder))
+        assert job.state == "failed"
+        assert job.reason.startswith("it ran longer than 8.00 s, the cap of a job")
+
+    def test_the_memory_cap_counts_children(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        run = save_script(
+            store, folder,
+            "import subprocess, sys, time\n"
+            "subprocess.Popen([sys.executable, '-c', 'x = bytearray(700_000_000); import time; time.sleep(600)'])\n"
+            "time.sleep(600)\n",
+        )  # fmt: skip
+        with working(at(store), "--job-memory-bytes", str(600_000_000)):
+            job = ended(jobs, jobs.submit("audit", run))
+        assert job.state == "failed"
+        assert "more than 600 MB, the cap of a job" in job.reason
+
+    def test_a_stopped_service_puts_its_job_back(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        run = save_script(store, folder, FOREVER)
+        with working(at(store)) as worker:
+            job = jobs.submit("audit", run)
+            found = pids(folder)
+            worker.terminate()
+            assert worker.wait(60) == 0
+        now = jobs.get(job.id)
+        assert (now.state, now.started) == ("queued", "")
+        assert "the service was stopped" in now.progress
+        assert gone(found)
+
+        # AND the next worker takes it up
+        (folder / "pids").unlink()
+        with working(at(store)):
+            assert not gone(pids(folder))
+            jobs.cancel(job.id)
+            assert ended(jobs, job).state == "cancelled"
+
+    def test_a_killed_workers_job_has_failed_and_leaves_nothing(
+        self, store: Store, jobs: StoredJobs, folder: Path
+    ) -> None:
+        # GIVEN a job at work
+        run = save_script(store, folder, FOREVER)
+        with working(at(store)) as worker:
+            job = jobs.submit("audit", run)
+            found = pids(folder)
+            until(lambda: store.jobs.get(job.id).session, "the worker has said what runs")
+
+            # WHEN its worker is killed
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+
+        # THEN whoever looks sees it failed, and its processes end
+        assert jobs.list()[0].state == "failed"
+        assert jobs.get(job.id).reason == KILLED
+        until(lambda: gone(found[:2]), "the script and its child end")
+        os.kill(found[2], signal.SIGKILL)  # had left the session: nobody can tell any more whose it was
+
+        # AND it can be retried
+        (folder / "pids").unlink()
+        with working(at(store)):
+            again = jobs.retry(job.id)
+            pids(folder)
+            jobs.cancel(again.id)
+            assert ended(jobs, again).state == "cancelled"
+
+    def test_a_worker_ends_with_its_parent(self, store: Store) -> None:
+        parent = subprocess.Popen(["sleep", "600"])
+        with working(at(store), "--parent", str(parent.pid)) as worker:
+            parent.kill()
+            parent.wait()
+            assert worker.wait(30) == 0
+
+
+class TestAbandoned:
+    def test_only_the_jobs_of_workers_that_are_gone(self, store: Store) -> None:
+        here, there = machine_id(), "another"
+        now_s = time.time()
+        cases = {
+            f"{here}:{name_of(os.getpid())}": (now_s - 10 * SILENT_S, "running"),  # slow, but it lives
+            f"{here}:{os.getpid()}:1": (now_s, "failed"),  # its number was given again
+            f"{there}:1:1": (now_s, "running"),
+            f"{there}:1:2": (now_s - 2 * SILENT_S, "failed"),
+        }
+        for worker, (heartbeat_s, _) in cases.items():
+            job = store.jobs.add("import", "1m8aaaaaaaaa", "{}", here)
+            store.jobs.claim(job.id, worker)
+            store.jobs._change(job.id, ["running"], heartbeat_s=heartbeat_s)
+        fail_abandoned(store)
+        assert {job.worker: job.state for job in store.jobs.find()} == {w: state for w, (_, state) in cases.items()}
+
+    def test_a_process_is_known_by_its_time_of_start(self) -> None:
+        mine = name_of(os.getpid())
+        assert is_alive(mine)
+        assert not is_alive(f"{os.getpid()}:1")
+        for name in ("", "x", "1:", f"{2**22 + 1}:5"):
+            assert not is_alive(name)
+
+
+class TestSubmitting:
+    def test_why_not(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        imported, mine = save(store, source="trace"), save_script(store, folder, "print()")
+        assert "is no run of a script" in jobs.why_not("fix", imported)
+        assert jobs.why_not("fix", mine) == ""
+        assert "no run 'none'" in jobs.why_not("fix", "none")
+        assert "no upload" in jobs.why_not("import", "1m8bbbbbbbbb")
+        with pytest.raises(AuditError, match="is no run of a script"):
+            jobs.submit("fix", imported)
+        (folder / "script.py").unlink()
+        assert "script.py is not there any more" in jobs.why_not("fix", mine)
+
+    def test_the_audit_after_a_fix_is_fixed_through_its_first_run(
+        self, store: Store, jobs: StoredJobs, folder: Path
+    ) -> None:
+        mine = save_script(store, folder, "print()")
+        after = save(store, patched_from=mine)
+        assert jobs.why_not("fix", after) == ""
+        job = jobs.submit("fix", after)
+        work = work_of(store.jobs.get(job.id), store, Place.beside(store.location), 60.0)
+        assert work.arguments[:2] == ["fix", mine]
+
+    @pytest.mark.parametrize(
+        "options", [Options(select=["a b"]), Options(min_gain=-1), Options(limit=-1), Options(steps=0)]
+    )
+    def test_options_are_checked_here_too(self, options: Options, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        with pytest.raises(AuditError, match="expected"):
+            jobs.submit("fix", save_script(store, folder, "print()"), options)
+
+    def test_a_queue_has_an_end(self, store: Store, jobs: StoredJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(store.jobs, "counts", lambda: {"queued": MOST_WAITING})
+        with pytest.raises(AuditError, match=f"{MOST_WAITING} jobs are waiting already"):
+            jobs.submit("import", uploaded(store, trace()))
+        assert store.jobs.find() == []
+
+    def test_rules_that_are_off_are_left_out(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        (folder / "pyproject.toml").write_text('[tool.fusion-audit]\nignore = ["FUS501"]\n')
+        store.rule_settings.put(RuleSetting("FUS101", enabled=False))
+        job = jobs.submit("fix", save_script(store, folder, "print()"), Options(limit=2, min_gain=0.01, keep_all=True))
+        work = work_of(store.jobs.get(job.id), store, Place.beside(store.location), 60.0)
+        asked = " ".join(work.arguments)
+        assert "--ignore FUS501,FUS101" in asked
+        assert "--limit 2" in asked
+        assert "--min-gain 0.01" in asked
+        assert "--keep-all" in asked
+        assert "--time-cap 60s" in asked
+
+    @pytest.mark.parametrize("name", ["latest.json", "1m8aaaaaaaaa.json.gz", "-x", "--db=evil"])
+    def test_a_trace_can_be_called_anything(self, name: str, store: Store, jobs: StoredJobs) -> None:
+        from auditor.cli.parser import parse
+
+        job = jobs.submit("import", uploaded(store, trace(), name))
+        work = work_of(store.jobs.get(job.id), store, Place.beside(store.location), 60.0)
+        _, args = parse(work.arguments)
+        assert args.db is None
+        assert args.name in ("trace-latest", "trace-1m8aaaaaaaaa", "-x", "--db=evil")
+
+    def test_a_plan_is_there_once_it_is_written(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        job = jobs.submit("fix", save_script(store, folder, "print()"))
+        with pytest.raises(Missing, match="has no plan"):
+            jobs.plan(job.id)
+        place = Place.beside(store.location)
+        place.job(job.id)
+        place.plan(job.id).write_text("sites: []\n")
+        assert jobs.plan(job.id) == "sites: []\n"
+
+
+class TestLogs:
+    def test_a_log_is_read_in_parts_without_breaking_a_character(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        log.write_bytes("aé".encode()[:2])
+        assert read_log(log, 0) == ("a", 1)
+        log.write_bytes("aé\n漢".encode())
+        assert read_log(log, 1) == ("é\n漢", 7)
+        log.write_bytes(b"\xff\xe9")
+        text, end = read_log(log, 0)
+        assert (text.replace("\N{REPLACEMENT CHARACTER}", "?"), end) == ("?", 1)
+
+    def test_a_log_has_an_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from io import BytesIO
+
+        from dashboard.jobs import output
+
+        assert LOG_BYTES >= 1_000_000
+        monkeypatch.setattr(output, "LOG_BYTES", 100)
+        text = b"x" * 99 + b"\nfusion-audit: still said\nerror: \x1b[31mwhy\n"
+        reader = output.Output(BytesIO(text), tmp_path / "log")  # type: ignore[arg-type]
+        reader.run()
+        assert (tmp_path / "log").read_bytes().startswith(text[:100] + b"\nfusion-audit: the log is full")
+        assert (reader.said, reader.error) == ("still said", r"\x1b[31mwhy")
+
+    def test_digest_of_what_can_not_be_read(self, tmp_path: Path) -> None:
+        assert digest(tmp_path / "none") == ""
+        assert digest(tmp_path) == ""
