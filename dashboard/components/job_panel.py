@@ -25,6 +25,7 @@ from dashboard.jobs.model import ENDED, Job, Jobs
 
 NO_WORKER = "No worker runs here; start one with `fusion-audit serve`."
 KINDS = {"fix": "Apply and re-measure", "audit": "Audit again", "import": "Import"}
+DONE = {"fix": "Applied and measured.", "audit": "Audited.", "import": "Imported."}
 _POLL_MS = 1000
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 
@@ -63,7 +64,7 @@ def _id(part: str, job: str) -> dict[str, str]:
 def status(job: Job) -> list[Any]:
     """What there is to say of a job, as lines."""
     took = lasted(job.started, job.ended)
-    head: list[Any] = [badges.state(job.state), " ", html.Span(safe(_sentence(job)))]
+    head: list[Any] = [badges.state(job.state), " ", html.Span(safe(sentence(job)))]
     head += [html.Span(f" · took {took}", className="dim")] if took else []
     lines: list[Any] = [html.P(head)]
     if job.result_run:
@@ -71,12 +72,13 @@ def status(job: Job) -> list[Any]:
     return lines
 
 
-def _sentence(job: Job) -> str:
+def sentence(job: Job) -> str:
+    """Where a job is, or why it ended as it did."""
     if job.state == "queued":
         return "Waits for the worker: one job runs at a time, so that timings are not disturbed."
     if job.state in ("failed", "cancelled"):
         return job.reason or "No reason was given."
-    return job.progress
+    return DONE.get(job.kind, "Done.") if job.state == "done" else job.progress
 
 
 def _compared(job: Job) -> list[Any]:

@@ -8,6 +8,7 @@ from dash import dcc, html
 
 from dashboard.components.aria import aria
 from dashboard.components.code import details
+from dashboard.components.tables import scroll
 
 _CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
 
@@ -23,4 +24,5 @@ def plot(figure: Any, name: str, instead: Any, *, height: int, summary: str = "T
         summary: of the fold that holds ``instead``.
     """
     graph = dcc.Graph(figure=figure, config=_CONFIG, style={"height": f"{height}px"})
-    return html.Div([html.Div(graph, role="img", **aria(label=name)), details(summary, instead)], className="plot")
+    seen = scroll(name.partition(".")[0], html.Div(graph, role="img", className="plot-area", **aria(label=name)))
+    return html.Div([seen, details(summary, instead)], className="plot")

@@ -20,7 +20,7 @@ def shell() -> dmc.MantineProvider:
     """The layout of the application. Pages fill its main part."""
     return dmc.MantineProvider(
         id="shell-mantine",
-        forceColorScheme="light",
+        defaultColorScheme="auto",
         theme={"fontFamily": "inherit", "fontFamilyMonospace": "var(--mono)", "primaryColor": "blue"},
         children=[
             html.A("Skip to the content", href="#main", className="skip"),

@@ -11,13 +11,13 @@ from auditor.errors import AuditError
 from auditor.report.format import safe
 from dashboard.components import badges, links
 from dashboard.components.filters import choice
-from dashboard.components.job_panel import KINDS, NO_WORKER, the_jobs
+from dashboard.components.job_panel import KINDS, NO_WORKER, sentence, the_jobs
 from dashboard.components.page import page
 from dashboard.components.states import empty, failed, guarded
 from dashboard.components.tables import table
 from dashboard.components.when import lasted, when
 from dashboard.context import current
-from dashboard.jobs.model import ENDED, Job, State
+from dashboard.jobs.model import Job, State
 
 dash.register_page(__name__, path="/jobs", title="Jobs · Fusion Auditor")
 
@@ -97,7 +97,7 @@ def _row(job: Job) -> list[Any]:
         badges.state(job.state),
         when(job.created) if job.created else "–",
         lasted(job.started, job.ended) or "–",
-        safe((job.reason if job.state in ENDED else "") or job.progress) or "–",
+        safe(sentence(job)) or "–",
     ]
 
 

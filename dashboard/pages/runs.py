@@ -65,7 +65,7 @@ def layout(q: str = "", model: str = "", device: str = "", source: str = "", sor
             "runs-grid", _columns(sort), [], height="min(620px, 70vh)",
             options={
                 "rowSelection": {"mode": "multiRow", "enableClickSelection": False, "headerCheckbox": False},
-                "selectionColumnDef": {"pinned": "left", "width": 68, "resizable": False, "headerName": "pick"},
+                "selectionColumnDef": {"pinned": "left", "width": 62, "resizable": False, "headerName": "pick"},
             },
         ),
         section("Trends", html.Div(id="runs-trends"), note="Runs of one model on one device, the oldest to the left."),
@@ -83,15 +83,15 @@ def _first_steps() -> list[Any]:
 
 def _columns(sort: str) -> list[dict[str, Any]]:
     columns = [
-        grid.link("name", "run", "href", pinned="left", width=214),
+        grid.link("name", "run", "href", pinned="left", width=206),
         grid.number("created", "recorded", "created_text", width=140, type="", cellClass=""),
-        {"field": "device", "headerName": "device", "width": 152, "tooltipField": "device"},
+        {"field": "device", "headerName": "device", "width": 138, "tooltipField": "device"},
         grid.number("step_us", "step", "step_text", width=82),
         grid.number("memory_bound", "memory-bound", "memory_bound_text", width=120, cellRenderer="FusionShare"),
         grid.number("kernels", "kernels", "kernels_text", width=84),
         grid.number("unfused_kernels", "unfused", "unfused_text", width=84),
         grid.number("avoidable_kernels", "avoidable", "avoidable_text", width=90),
-        grid.number("step_saving_us", "likely saved", "saving_text", width=132),
+        grid.number("step_saving_us", "likely saved", "saving_text", width=128),
         grid.number("findings", "findings", "findings_text", width=88),
         {"field": "source", "headerName": "source", "width": 90},
         {"field": "id", "headerName": "id", "width": 130, "cellClass": "mono"},

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from memory_jobs import MemoryJobs
 from postgres_cluster import Cluster, why_not
 from starlette.testclient import TestClient
 
@@ -13,7 +14,7 @@ from auditor.store import Store
 from dashboard.api.app import create_service
 from dashboard.api.service import Service
 from dashboard.api.settings import Settings
-from dashboard.context import installed
+from dashboard.context import Context, installed
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +95,19 @@ class installed_client:  # noqa: N801 - it reads as a function
     def __exit__(self, *_error: object) -> None:
         self._client.close()
         self._installed.__exit__(None, None, None)
+
+
+@pytest.fixture
+def memory_jobs(store: Store) -> MemoryJobs:
+    """Jobs that the test itself moves on."""
+    return MemoryJobs(store)
+
+
+@pytest.fixture
+def browsing(store: Store, memory_jobs: MemoryJobs) -> Iterator[Context]:
+    """The context of pages in a browser that is logged in."""
+    from dashboard.app import create_app
+
+    with installed(Context(store=store, jobs=memory_jobs, may_change=lambda: True)) as context:
+        create_app(context)
+        yield context

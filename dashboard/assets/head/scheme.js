@@ -1,10 +1,11 @@
 // Light or dark, before anything is drawn: the reader's choice, else what the system prefers.
 (function () {
   "use strict";
-  var KEY = "fusion-audit-scheme";
+  var KEY = "mantine-color-scheme-value"; // where the component library looks for it too
   function stored() {
     try {
-      return window.localStorage.getItem(KEY);
+      var chosen = window.localStorage.getItem(KEY);
+      return chosen === "dark" || chosen === "light" ? chosen : null;
     } catch (refused) {
       return null;
     }
@@ -13,13 +14,15 @@
     return window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   }
   var root = document.documentElement;
-  root.setAttribute("data-mantine-color-scheme", stored() || preferred());
+  var shown = stored() || preferred();
+  root.setAttribute("data-mantine-color-scheme", shown);
 
   window.fusionScheme = {
     current: function () {
-      return root.getAttribute("data-mantine-color-scheme") === "dark" ? "dark" : "light";
+      return shown;
     },
     choose: function (scheme) {
+      shown = scheme;
       root.setAttribute("data-mantine-color-scheme", scheme);
       try {
         window.localStorage.setItem(KEY, scheme);

@@ -1,0 +1,98 @@
+"""The plan and the diff: given out only where they are this machine's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from audited import save, save_fix
+from memory_jobs import MemoryJobs
+from shown import text
+
+from auditor import AuditError
+from auditor.fix_document import FixDocument
+from auditor.patching.plan import Plan, PlanSite, load_plan
+from auditor.store import Store
+from dashboard.components.downloads import diff_text, plan_text
+from dashboard.components.source import source_view
+
+pytestmark = pytest.mark.usefixtures("browsing")
+
+GONE = "is not on this machine any more"
+
+
+def plan_file(folder: Path, run: str) -> Path:
+    path = folder / "fusion-plan.yaml"
+    Plan(run=run, model="Llama", sites=[PlanSite(rule="FUS202", module="norm", fingerprint="f")]).save(path)
+    return path
+
+
+def test_the_plan_of_a_fix_is_what_was_written(store: Store, tmp_path: Path) -> None:
+    run = save(store)
+    path = plan_file(tmp_path, run)
+
+    given = plan_text(save_fix(store, run, plan=str(path)))
+
+    (tmp_path / "again.yaml").write_text(given)
+    assert load_plan(tmp_path / "again.yaml") == load_plan(path)
+
+
+def test_a_plan_of_another_run_is_not_given(store: Store, tmp_path: Path) -> None:
+    run = save(store)
+    path = plan_file(tmp_path, "1m8another00")
+
+    with pytest.raises(AuditError, match=GONE):
+        plan_text(save_fix(store, run, plan=str(path)))
+
+
+@pytest.mark.parametrize("kind", ["secret", "folder", "pipe", "missing", "device", "none"])
+def test_a_document_can_not_have_another_file_read(tmp_path: Path, kind: str) -> None:
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("password: hunter2")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    path = {"secret": str(secret), "device": "/dev/zero", "none": ""}.get(kind, str(tmp_path / kind))
+
+    with pytest.raises(AuditError, match=GONE) as raised:
+        plan_text(FixDocument(run="1m8aaaaaaaaa", plan=path))
+
+    assert "hunter2" not in str(raised.value)
+    assert "password" not in str(raised.value)
+
+
+def written(folder: Path) -> Path:
+    source = folder / "model.py"
+    source.write_text("\n".join(f"y = {i}" for i in range(40)))
+    os.utime(source, (0, 0))
+    return source
+
+
+def test_source_lines_are_shown_where_the_run_may_be_run_again(
+    store: Store, tmp_path: Path, memory_jobs: MemoryJobs
+) -> None:
+    run = save(store, source=str(written(tmp_path)))
+    finding = store.load(run).document.findings[0]
+    assert finding.source is not None
+
+    assert f"y = {finding.source.line - 1}" in text(source_view(store.load(run).document, finding.source))
+    memory_jobs.refuse = "Run was pushed from another machine."
+    shown = text(source_view(store.load(run).document, finding.source))
+    assert "y = " not in shown
+    assert f"model.py:{finding.source.line}" in shown
+    with pytest.raises(AuditError, match="No source is read here: Run was pushed from another machine"):
+        diff_text(run)
+
+
+def test_the_diff_suggests_changes_of_own_files(store: Store, tmp_path: Path) -> None:
+    run = save(store, source=str(written(tmp_path)))
+
+    diff = diff_text(run)
+
+    assert diff.startswith("--- a/")
+    assert "add_rms_norm" in diff
+
+
+def test_nothing_to_suggest_is_said(store: Store) -> None:
+    with pytest.raises(AuditError, match="nothing to suggest a change of"):
+        diff_text(save(store, source="/nowhere/model.py"))

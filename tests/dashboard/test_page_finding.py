@@ -1,0 +1,129 @@
+"""The page of a finding: what it says, what it applies, what it measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from audited import finding_of, save, save_fix
+from memory_jobs import MemoryJobs
+from shown import by_id, links, page, text
+
+from auditor.store import Store
+from dashboard.context import Context, install
+from dashboard.jobs.model import Options
+
+pytestmark = pytest.mark.usefixtures("browsing")
+
+
+def test_a_finding_says_what_why_and_how_much(store: Store) -> None:
+    run = save(store)
+
+    said = text(page("finding").layout(run_id=run, fingerprint=finding_of(store, run)))
+
+    assert "94.4 µs" in said
+    assert "7 → 1" in said
+    assert "7 kernels move 1.3 MB, 1 would move 0.5 MB: 161.0 us now, 66.6 us after" in said
+    assert "of 161 µs kernel time; ideal 161 µs" in said
+    assert "Finds a residual add whose sum goes into an RMS norm" in said
+    assert "add_rms_norm" in said
+
+
+def test_a_finding_is_drawn_with_its_kernels_and_why_it_is_legal(store: Store) -> None:
+    run = save(store)
+    which = {"run": run, "fingerprint": finding_of(store, run)}
+
+    drawn, facts = page("finding")._draw(None, which)
+
+    assert "Now: 7 kernels, 1.31 MB moved" in text(drawn)
+    assert "Fused: 1 kernel" in text(drawn)
+    said = text(facts)
+    assert "aten.rsqrt_kernel" in said
+    assert "7 kernels, 161 µs together" in said
+    assert "5 intermediates" in said
+    assert "is written: it is read outside" in said
+
+
+def test_a_finding_that_a_run_does_not_have(store: Store) -> None:
+    said = text(page("finding").layout(run_id=save(store), fingerprint="feedface"))
+
+    assert "has no finding 'feedface'" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"jobs": None}, "No worker runs here; start one with `fusion-audit serve`."),
+        ({"may_change": lambda: False}, "Read only: open the link that `fusion-audit serve` printed"),
+    ],
+)
+def test_what_can_not_be_applied_says_why(store: Store, browsing: Context, change: dict[str, Any], reason: str) -> None:
+    run = save(store)
+    install(replace(browsing, **change))
+
+    shown = page("finding").layout(run_id=run, fingerprint=finding_of(store, run))
+
+    assert by_id(shown, "finding-apply").disabled
+    assert text(by_id(shown, "finding-why")).startswith(reason)
+    assert f"fusion-audit fix {run} --select FUS202" in text(shown)
+
+
+def test_a_trace_can_not_be_applied(store: Store) -> None:
+    recorded = store.load(save(store))
+    recorded.document.run.source = "trace"
+    run = store.save(recorded.document, dict(recorded.tables))
+
+    shown = page("finding").layout(run_id=run, fingerprint=finding_of(store, run))
+
+    assert by_id(shown, "finding-apply").disabled
+    assert "there is no script to run again" in text(by_id(shown, "finding-why"))
+
+
+def test_applying_queues_a_job_for_this_rule_and_nothing_else(store: Store, memory_jobs: MemoryJobs) -> None:
+    run = save(store)
+    which = {"run": run, "fingerprint": finding_of(store, run)}
+
+    panel, problem = page("finding")._submit(1, which)
+
+    assert problem is None
+    assert [(j.kind, j.run, j.options) for j in memory_jobs.list()] == [("fix", run, Options(select=["FUS202"]))]
+    assert "queued" in text(panel)
+    assert "queued" in text(page("finding").layout(run_id=run, fingerprint=which["fingerprint"]))
+
+
+def test_applying_without_a_login_does_nothing(store: Store, browsing: Context, memory_jobs: MemoryJobs) -> None:
+    run = save(store)
+    install(replace(browsing, may_change=lambda: False))
+
+    _, problem = page("finding")._submit(1, {"run": run, "fingerprint": finding_of(store, run)})
+
+    assert "Read only" in text(problem)
+    assert memory_jobs.list() == []
+
+
+def test_a_refused_job_is_a_sentence(store: Store, memory_jobs: MemoryJobs) -> None:
+    run = save(store)
+    memory_jobs.refuse = "The script has changed since the run; run it again with: fusion-audit run train.py"
+
+    _, problem = page("finding")._submit(1, {"run": run, "fingerprint": finding_of(store, run)})
+
+    assert "The script has changed since the run" in text(problem)
+
+
+def test_what_was_measured(store: Store) -> None:
+    run = save(store)
+    which = {"run": run, "fingerprint": finding_of(store, run)}
+
+    assert "Not measured yet." in text(page("finding")._measured("light", [], which))
+    fix = save_fix(store, run)
+    shown = page("finding")._measured("light", [], which)
+
+    said = text(shown)
+    assert "×2.50 (2.40 to 2.60)" in said
+    assert "×1.33 (1.30 to 1.36)" in said
+    assert "2.0e-07 / 3.0e-07" in said
+    assert "1.00 MB" in said
+    assert "60 % (90.0 µs)" in said
+    assert links(shown)["The audit after it"] == f"/run/{fix.after_run}"
+    assert links(shown)["Gate"] == f"/gate?model=llama-patched&baseline={run}"

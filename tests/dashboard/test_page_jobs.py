@@ -1,0 +1,82 @@
+"""Jobs: the list, and one that is followed until it ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from audited import save
+from memory_jobs import MemoryJobs
+from shown import links, page, parts, text
+
+from auditor.store import Store
+from dashboard.context import Context, install
+from dashboard.jobs.model import Options
+
+pytestmark = pytest.mark.usefixtures("browsing")
+
+
+def test_jobs_are_listed_and_narrowed(store: Store, memory_jobs: MemoryJobs) -> None:
+    assert "No jobs yet." in text(page("jobs").layout())
+    run = save(store)
+    first = memory_jobs.submit("fix", run, Options(select=["FUS202"]))
+    memory_jobs.move(first.id, state="failed", reason="the worker was killed")
+    memory_jobs.submit("audit", run)
+
+    everything, failed = page("jobs").layout(), page("jobs").layout(state="failed")
+
+    assert text(everything).index("Audit again") < text(everything).index("Apply and re-measure")
+    assert "the worker was killed" in text(failed)
+    assert "Audit again" not in text(failed)
+    assert "No job is done." in text(page("jobs").layout(state="done"))
+    assert links(everything)["Apply and re-measure"] == f"/jobs/{first.id}"
+
+
+def test_jobs_without_a_worker(browsing: Context) -> None:
+    install(replace(browsing, jobs=None))
+
+    assert "No worker runs here" in text(page("jobs").layout())
+    assert "No worker runs here" in text(page("job").layout(job_id="job0"))
+
+
+def test_a_job_that_is_not_there() -> None:
+    assert "no job 'nope'" in text(page("job").layout(job_id="nope"))
+
+
+def poll(job: str, part: dict[str, Any], was: str) -> tuple[Any, ...]:
+    from dashboard.components.job_panel import _poll
+
+    return _poll(1, part, was, True, {"type": "job-clock", "job": job})
+
+
+def test_a_job_is_followed_until_it_ends(store: Store, memory_jobs: MemoryJobs) -> None:
+    job = memory_jobs.submit("fix", save(store))
+    memory_jobs.logs[job.id] = "\x1b[32mpatching\x1b[0m\n"
+    memory_jobs.move(job.id, state="running", progress="patching: 10 s", started="2026-11-30T10:00:00+00:00")
+
+    status, controls, part, state, stop = poll(job.id, {"text": "", "after": 0}, "queued")
+
+    assert "patching: 10 s" in text(status)
+    assert [(text(b), b.hidden) for b in controls] == [("Cancel", False), ("Try again", True)]
+    assert (part["text"], part["after"], state, stop) == ("patching\n", 18, "running", False)
+
+    memory_jobs.logs[job.id] += "done\u202e\n"
+    memory_jobs.move(job.id, state="done", result_run="1m8aaaaaaaaa", ended="2026-11-30T10:01:05+00:00")
+    status, controls, part, state, stop = poll(job.id, part, "running")
+
+    assert "took 1 min 5 s" in text(status)
+    assert links(status)["What came of it"] == "/run/1m8aaaaaaaaa"
+    assert all(b.hidden for b in controls)
+    assert (part["text"], state, stop) == ("done\\u202e\n", "done", True)
+
+
+def test_a_failed_job_can_be_tried_again(store: Store, memory_jobs: MemoryJobs) -> None:
+    job = memory_jobs.submit("fix", save(store))
+    memory_jobs.move(job.id, state="failed", reason="the worker was killed")
+
+    shown = page("job").layout(job_id=job.id)
+
+    assert "the worker was killed" in text(shown)
+    buttons = {text(part): part.hidden for part in parts(shown) if type(part).__name__ == "Button"}
+    assert buttons == {"Cancel": True, "Try again": False}
