@@ -5,6 +5,7 @@ The axis is in seconds, so that its ticks read ``350 µs`` or ``1.2 s`` at any z
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from typing import Any
 
@@ -79,7 +80,7 @@ def _hover(table: KernelTable, rows: NDArray[np.int64]) -> list[str]:
         "<br>".join(
             line
             for line in (
-                f"<b>{name}</b>", f"{kind} · {duration(dur)} at {duration(start)}",
+                f"<b>{name}</b>", f"{kind} · {duration(dur)} at {moment(start, dur)}",
                 " · ".join(part for part in (op, module) if part), f"in {rule}" if rule else "",
             )
             if line
@@ -180,7 +181,7 @@ def lane_of(lanes: tuple[Lane, ...], device: int, stream: int) -> int | None:
 
 
 def _layout(view: View, scheme: str) -> dict[str, Any]:
-    labels = [escaped(lane.label) for lane in view.lanes]
+    labels = [escaped(lane.label).replace(" · ", "<br>") for lane in view.lanes]
     return {
         "template": template(scheme), "barmode": "overlay", "bargap": 0, "dragmode": "zoom", "hovermode": "closest",
         "height": height(view), "showlegend": True, "margin": {"l": 8, "r": 12, "t": 44, "b": 34},
@@ -213,5 +214,14 @@ def says(view: View, left_out: int = 0) -> str:
     drawn = "each drawn" if view.bins is None else "each pixel as a stack of kinds, as high as it is busy"
     lanes = plural(len(view.lanes), "stream")
     more = f" of {count(len(view.lanes) + left_out)}, the busiest" if left_out else ""
-    span = f"{duration(view.t0_us)} to {duration(view.t1_us)} of {duration(view.end_us)}"
-    return f"{span} · {plural(view.kernels, 'kernel')} on {lanes}{more} · {drawn}"
+    width = view.t1_us - view.t0_us
+    span = f"{moment(view.t0_us, width)} to {moment(view.t1_us, width)}"
+    whole = "" if width >= view.end_us else f", {duration(width)} of {duration(view.end_us)}"
+    return f"{span}{whole} · {plural(view.kernels, 'kernel')} on {lanes}{more} · {drawn}"
+
+
+def moment(at_us: float, width_us: float) -> str:
+    """A time with as many digits as tell it from others in a span of ``width_us``: ``262.614 ms``."""
+    scale, unit = next(((s, u) for s, u in ((1e6, "s"), (1e3, "ms")) if abs(at_us) >= s), (1.0, "µs"))
+    digits = math.ceil(math.log10(100 * scale / width_us)) if width_us > 0 else 0
+    return f"{at_us / scale:,.{min(max(digits, 0), 9)}f} {unit}"

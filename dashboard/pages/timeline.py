@@ -180,22 +180,22 @@ def _longest(known: Timeline, view: View, table: KernelTable) -> Any:
     """The way to the kernels without a mouse."""
     rows = [
         [
-            html.Code(clip(table.name.at(row), 80), title=table.name.at(row)), table.kind.at(row),
-            table.op_name.at(row) or "–", clip(table.module.at(row), 60) or "–", duration(float(table.dur_us[row])),
-            duration(float(table.start_us[row])), _pick(row, "table", "Choose"),
+            _pick(row, "table", clip(table.name.at(row), 80)), duration(float(table.dur_us[row])),
+            figure.moment(float(table.start_us[row]), view.t1_us - view.t0_us), table.kind.at(row),
+            table.op_name.at(row) or "–", clip(table.module.at(row), 60) or "–",
         ]
         for row in known.longest(view, _LONGEST).tolist()
     ]  # fmt: skip
     if not rows:
         return html.P("No kernel runs in this span.", className="note")
-    head = ("kernel", "kind", "op", "module", "time", "start", "details")
-    return plain_table("Longest kernels in view", head, rows, numbers=(4, 5))
+    head = ("kernel", "time", "start", "kind", "op", "module")
+    return plain_table("Longest kernels in view", head, rows, numbers=(1, 2))
 
 
 def _pick(kernel: int, at: str, label: str) -> html.Button:
-    named = aria(label=f"{label} kernel {kernel}")
-    return html.Button(label, id={"type": "timeline-pick", "kernel": kernel, "at": at}, type="button",
-                       className="quiet", **named)  # fmt: skip
+    """What chooses a kernel; ``at`` tells apart two that choose the same one."""
+    css = "timeline-pick" if at == "table" else "quiet"
+    return html.Button(label, id={"type": "timeline-pick", "kernel": kernel, "at": at}, type="button", className=css)
 
 
 @callback(Output("timeline-panel", "children"), Input("timeline-kernel", "data"), State("timeline-view", "data"))
@@ -215,6 +215,7 @@ def _facts(run: str, kernel: int) -> Any:
     if not 0 <= kernel < len(table):
         raise AuditError(f"run {run} has no kernel {kernel}: it holds {count(len(table))}, counted from 0")
     kind, name = table.kind.at(kernel), table.name.at(kernel)
+    start, dur = float(table.start_us[kernel]), float(table.dur_us[kernel])
     facts: list[tuple[str, Any]] = [
         ("kernel", html.Code(name)),
         ("op", html.Code(table.op_name.at(kernel) or "none that the recording knows")),
@@ -222,7 +223,7 @@ def _facts(run: str, kernel: int) -> Any:
         ("source", html.Code(table.source.at(kernel)) if table.source.at(kernel) else "not recorded"),
         ("finding", _finding(table, kernel)),
         ("kind", f"{kind}: {MEANING[kind]}"),
-        ("time", f"{duration(float(table.dur_us[kernel]))}, from {duration(float(table.start_us[kernel]))} on"),
+        ("time", f"{duration(dur)}, from {figure.moment(start, dur)} on"),
         ("stream", f"{table.stream[kernel]} of device {table.device[kernel]}"),
         ("phase", table.phase.at(kernel) or "not known"),
         ("same name", _same(table, kernel)),
