@@ -35,7 +35,7 @@ class Run(msgspec.Struct, kw_only=True):
     project: str = ""
     """What the runs of one code base have in common: its name in ``pyproject.toml``, or that of its folder."""
     patched_from: str = ""
-    """Id of the run that a fix was made for, where this one is the audit after it."""
+    """Id of the run that was fixed, where this one was recorded under the plan of that fix."""
     plan: str = ""
     """Path of the plan that was applied while this was recorded."""
 

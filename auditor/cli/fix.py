@@ -87,7 +87,8 @@ class FixCommand(Command):
 
 def _fixing(args: argparse.Namespace, store: Store) -> Fixing:
     from auditor.api import rules_of
-    from auditor.fix.run import Fixing, FixOptions, fixable
+    from auditor.fix.meant import fixable
+    from auditor.fix.run import Fixing, FixOptions
 
     config = options.settings(args)
     rules = rules_of(config)

@@ -14,6 +14,7 @@ from auditor.cli.project import project_of
 
 if TYPE_CHECKING:
     from auditor.config import Config
+    from auditor.patching.plan import Plan
 
 
 class RunCommand(Command):
@@ -49,14 +50,12 @@ class RunCommand(Command):
         config = options.settings(args)
         rules = rules_of(config)  # a mistake in a rule is told before the script runs for an hour
         device = options.described_device(args)
-        if args.patch:
-            from auditor.patching.plan import load_plan
-
-            load_plan(args.patch)  # a mistake in it is told before the script runs, too
+        plan = _plan(args.patch)  # a mistake in it is told before the script runs, too
 
         from auditor.collect.launch import record_script
         from auditor.graph.tables import to_tables
         from auditor.store import Store
+        from auditor.store.ids import is_id
         from auditor.store.registering import digest, register
 
         script = digest(args.script)
@@ -69,17 +68,31 @@ class RunCommand(Command):
             remark("reading what was recorded")
             audit = audit_recording(
                 folder, recording, rules=rules, device=device, config=config,
-                name=as_text(run_name(config, args.script)), on_progress=Progress(),
+                name=as_text(_name(args, run_name(config, args.script))), on_progress=Progress(),
             )  # fmt: skip
-            if args.patch:
+            if plan is not None:
                 audit.document.run.plan = str(args.patch.absolute())
+                audit.document.run.patched_from = plan.run if is_id(plan.run) else ""
             audit.document.run.project = as_text(project_of(Path.cwd()))
             run_id = store.save(audit.document, to_tables(audit.graph))
-            if not args.patch:  # it would run again without its plan
+            if plan is None:  # it would run again without its plan
                 register(store, run_id, args.script, args.script_args, script)
         emit(audit.document, audit.graph, args.format, args.output)
         remark(f"stored as {run_id}")
         return recording.exit_code
+
+
+def _plan(path: Path | None) -> Plan | None:
+    if path is None:
+        return None
+    from auditor.patching.plan import load_plan
+
+    return load_plan(path)
+
+
+def _name(args: argparse.Namespace, name: str) -> str:
+    """A run under a plan has a name of its own: ``fix``, ``show`` and gates by name mean the script as it is."""
+    return f"{name}-patched" if args.patch and not args.name else name
 
 
 def _patching(args: argparse.Namespace, config: Config) -> dict[str, Any]:

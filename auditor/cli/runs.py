@@ -17,6 +17,7 @@ _HEADER = (
     "NAME",
     "CREATED",
     "SOURCE",
+    "PATCHED FROM",
     "DEVICE",
     "KERNELS",
     "UNFUSED",
@@ -25,7 +26,7 @@ _HEADER = (
     "STEP",
     "STEP SAVED",
 )
-_LEFT = 5  # columns of text; the others are numbers
+_LEFT = 6  # columns of text; the others are numbers
 
 
 class RunsCommand(Command):
@@ -72,6 +73,7 @@ def _line(run: RunSummary) -> tuple[str, ...]:
         visible(run.name) + failed,
         created,
         run.source,
+        run.patched_from or "-",
         visible(run.device) or "-",
         *map(str, counts),
         _ms(run.step_us),

@@ -18,7 +18,7 @@ class ShowCommand(Command):
             "run", nargs="?", default="latest", metavar="RUN", help="id, its unique start, or name (default: latest)"
         )  # fmt: skip
         parser.add_argument(
-            "--fix", action="store_true", help="the newest fix of the run, or that it is the audit after"
+            "--fix", action="store_true", help="the newest fix of the run; of a run under a plan, that of the plan"
         )
         options.add_report(parser, ("text", "json", "markdown", "html"))
         options.add_db(parser)
@@ -31,7 +31,9 @@ class ShowCommand(Command):
 
         with Store.open(args.db, create=False) as store:
             if args.fix:
-                emit_fix(store.load_fix(args.run), args)
+                from auditor.fix.meant import fix_of
+
+                emit_fix(fix_of(store, args.run), args)
                 return 0
             stored = store.load(args.run)
             graph = from_tables(stored.tables) if args.format == "html" else None

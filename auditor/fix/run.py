@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import tempfile
 import time
@@ -185,29 +184,6 @@ class Fixing:
             if site.state == "kept":
                 site.state, site.reason = "rolled_back", f"the patched script failed: {reason}"
         document.notes.append(f"The script failed when it ran with the plan, which was thrown away: {reason}")
-
-
-def fixable(store: Store, ref: str) -> StoredRun:
-    """The stored run that ``ref`` names; of an audit after a fix, the run that was fixed.
-
-    Raises:
-        AuditError: it is a trace or a simulation, or its script is gone.
-    """
-    stored = store.load(ref)
-    if stored.document.run.patched_from:
-        stored = store.load(stored.document.run.patched_from)
-    run = stored.document.run
-    if run.source != "profile" or not run.script:
-        what = {"trace": "an imported trace", "simulation": "a simulation"}.get(run.source, "no run of a script")
-        raise AuditError(
-            f"run {stored.id} is {what}: there is no script to run again; make a run with: fusion-audit run script.py"
-        )
-    if not Path(run.script[0]).is_file():
-        raise AuditError(
-            f"{run.script[0]}: the script of run {stored.id} is not here (any more); "
-            f"change to the folder where `fusion-audit run {shlex.join(run.script)}` was called"
-        )
-    return stored
 
 
 def changed_since(script: Path, recorded: str) -> str:

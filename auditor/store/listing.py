@@ -42,7 +42,7 @@ class RunSummary:
     """Device time that the findings would likely save."""
     project: str = ""
     patched_from: str = ""
-    """The run that was fixed, where this one is the audit after the fix."""
+    """The run that was fixed, where this one was recorded under the plan of that fix."""
 
 
 @dataclass(frozen=True)

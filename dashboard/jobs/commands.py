@@ -61,7 +61,7 @@ def work_of(job: JobRecord, store: Store, place: Place, cap_s: float) -> Work:
     registration = _registration(job, store)
     folder = Path(registration.folder)
     if job.kind == "fix":
-        arguments = ["fix", job.run, *_fix_options(options, cap_s), "--plan", str(place.plan(job.id)), *output]
+        arguments = ["fix", registration.run, *_fix_options(options, cap_s), "--plan", str(place.plan(job.id)), *output]
         return Work([*arguments, *_rules(store, options, folder)], folder)
     name = store.summary(job.run).name
     arguments = ["run", "--stop", "--steps", str(options.steps), *([f"--name={name}"] if name else []), *output]

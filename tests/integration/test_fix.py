@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from auditor.fix.meant import fixable
 from auditor.store import Store
 
 Cli = Callable[..., Any]  # gives (code, out, err)
@@ -77,6 +78,12 @@ def test_a_model_is_fixed_audited_again_and_run_with_its_plan(
     # AND the plan alone does the same
     again = fusion_audit("run", "--patch", "plan.yaml", "--steps", "2", "--stop", "--format", "json", "model.py")
     assert json.loads(again.out)["totals"]["already_fused_kernels"] == 3
+
+    # AND that run has a name of its own, leads to the fix, and is not what is fixed next
+    run = json.loads(again.out)["run"]
+    assert (run["name"], run["patched_from"]) == ("model-patched", audited)
+    assert json.loads(fusion_audit("show", "--fix", "--format", "json").out)["after_run"] == fix["after_run"]
+    assert fixable(store, "latest").id == fixable(store, "model").id == audited
 
 
 @pytest.mark.slow

@@ -241,9 +241,3 @@ class TestBadInput:
         done = fusion_audit("run", "--patch", "plan.yaml", "m.py")
         assert done.code == 2
         assert "plan.yaml: is of schema 'fusion-plan/9'" in done.err
-
-    def test_the_audit_after_a_fix_leads_to_the_run_that_was_fixed(self, store: Store, folder: Path) -> None:
-        (folder / "m.py").touch()
-        run = store.save(Document(run=Run(name="m", script=["m.py"])), {})
-        after = store.save(Document(run=Run(name="m-patched", script=["m.py"], patched_from=run)), {})
-        assert fix_run.fixable(store, after).id == run

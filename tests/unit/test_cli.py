@@ -162,9 +162,9 @@ class TestStoredRuns:
         first, second = runs
         counts = ["KERNELS", "UNFUSED", "AVOIDABLE", "FINDINGS"]
         assert [line.split() for line in done.out.splitlines()] == [
-            ["RUN", "NAME", "CREATED", "SOURCE", "DEVICE", *counts, "STEP", "STEP", "SAVED"],
-            f"{second} bert (exit 3) 2026-01-02 03:04 profile H100 118 40 30 0 5.12 ms 0.00 ms".split(),
-            f"{first} llama 2026-01-02 03:04 profile H100 118 40 30 0 5.12 ms 0.00 ms".split(),
+            ["RUN", "NAME", "CREATED", "SOURCE", "PATCHED", "FROM", "DEVICE", *counts, "STEP", "STEP", "SAVED"],
+            f"{second} bert (exit 3) 2026-01-02 03:04 profile - H100 118 40 30 0 5.12 ms 0.00 ms".split(),
+            f"{first} llama 2026-01-02 03:04 profile - H100 118 40 30 0 5.12 ms 0.00 ms".split(),
         ]
 
     def test_no_runs_is_no_mistake(self, fusion_audit: Cli) -> None:
