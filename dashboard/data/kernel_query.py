@@ -58,7 +58,7 @@ def _conditions(column: str, model: Mapping[str, Any]) -> list[Filter]:
         return [each for condition in model["conditions"] for each in _conditions(column, condition)]
     value = model.get("filter")
     to = model.get("filterTo")
-    return [Filter(column, model["type"], "" if value is None else value, float(to) if to is not None else 0.0)]
+    return [Filter(column, model["type"], "" if value is None else value, 0.0 if to is None else _number(to, column))]
 
 
 def _filter(part: str) -> Filter:
@@ -101,7 +101,7 @@ def _checked_filter(each: Filter) -> Filter:
 def _number(value: str | float, where: str) -> float:
     try:
         number = float(value)
-    except ValueError:
+    except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
         raise AuditError(f"filter on {where}: {value!r} is not a number")
