@@ -6,9 +6,13 @@ import torch
 from torch import Tensor
 
 
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """The dtype of the autocast that is on for this type of device; None where none is, as for meta tensors."""
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None  # PyTorch raises if asked for a device that it has no autocast for
+    return torch.get_autocast_dtype(device)
+
+
 def product_dtype(x: Tensor) -> torch.dtype | None:
     """The dtype that autocast gives products where ``x`` lies; None where it is off, and for fp64, which it leaves."""
-    device = x.device.type
-    if device == "meta" or x.dtype is torch.float64 or not torch.is_autocast_enabled(device):
-        return None  # PyTorch has no autocast for meta tensors, and raises if asked
-    return torch.get_autocast_dtype(device)
+    return None if x.dtype is torch.float64 else autocast_dtype(x.device.type)

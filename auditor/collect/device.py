@@ -22,6 +22,12 @@ def accelerator() -> str:
     return ""
 
 
+def autocast_dtype(kind: str) -> torch.dtype | None:
+    """The dtype of the autocast that is on for devices of a kind; None where there is none, as for meta tensors."""
+    available = torch.amp.is_autocast_available(kind)  # PyTorch raises where it is asked of another
+    return torch.get_autocast_dtype(kind) if available and torch.is_autocast_enabled(kind) else None
+
+
 def synchronize() -> None:
     """Wait until the device has finished what was launched."""
     kind = accelerator()

@@ -343,8 +343,7 @@ class Recorder:
         facts = self.recording
         facts.grad_enabled = torch.is_grad_enabled()
         facts.inference_mode = torch.is_inference_mode_enabled()
-        kind = device.accelerator() or "cpu"
-        facts.autocast = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else ""
+        facts.autocast = str(device.autocast_dtype(device.accelerator() or "cpu") or "")
 
     def _describe(self) -> None:
         facts, recorded = self.recording, [root.name for root in self.recording.roots]

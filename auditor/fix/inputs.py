@@ -151,10 +151,11 @@ class InputCapture:
 
 def _step(root: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
     kind = device.accelerator() or "cpu"
-    autocast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+    dtype = device.autocast_dtype(kind)
     return Step(
         args=copies(args), kwargs=copies(kwargs), grad_enabled=torch.is_grad_enabled(),
-        inference_mode=torch.is_inference_mode_enabled(), autocast=autocast, training=root.training,
+        inference_mode=torch.is_inference_mode_enabled(), autocast=(kind, dtype) if dtype else None,
+        training=root.training,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ Only what runs needs torch; importing this does not.
 from __future__ import annotations
 
 from auditor.measuring.allocator import kept_memory
-from auditor.measuring.clocks import Call, Clock, DeviceClock, clock_of, wall_clock
+from auditor.measuring.clocks import Call, Clock, DeviceClock, Prepared, clock_of, wall_clock
 from auditor.measuring.interleave import Timings, VersionFailedError, interleave
 from auditor.measuring.memory import peak_bytes
 from auditor.measuring.ratio import Ratio
@@ -21,6 +21,7 @@ __all__ = [
     "Call",
     "Clock",
     "DeviceClock",
+    "Prepared",
     "Ratio",
     "Timings",
     "VersionFailedError",

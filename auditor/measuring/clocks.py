@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -17,6 +18,28 @@ if TYPE_CHECKING:
 Call = Callable[[], object]
 Clock = Callable[[Call, int], float]
 """Takes a call and how often to run it; returns microseconds of one call."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call on what is made anew for each, as the inputs of a step that writes to them. Making it isn't timed."""
+
+    prepare: Callable[[], Any]
+    run: Callable[[Any], object]
+
+    def __call__(self) -> object:
+        return self.run(self.prepare())
+
+    def ready(self) -> Call:
+        """What is left to do once that is made."""
+        made = self.prepare()
+        return lambda: self.run(made)
+
+
+def ready(call: Call) -> Call:
+    """``call`` with all done that isn't timed. The result is to be called once."""
+    return call.ready() if isinstance(call, Prepared) else call
+
 
 FLUSH_BYTES: Final = 2**28
 """At least; twice the L2 cache where that is more. Some devices don't tell theirs (XPU), or have one more behind it."""
@@ -41,8 +64,9 @@ def wall_clock(call: Call, count: int) -> float:
     """
     taken = []
     for _ in range(count):
+        run = ready(call)
         start = time.perf_counter_ns()
-        call()
+        run()
         taken.append(time.perf_counter_ns() - start)
     return sorted(taken)[count // 4] / 1e3
 
@@ -64,9 +88,10 @@ class DeviceClock:
         """Microseconds of one call: the mean of ``count`` of them, all enqueued before any is waited for."""
         events = [[self._runtime.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
         for start, end in events:
+            run = ready(call)
             self._flush.zero_()
             start.record()
-            call()
+            run()
             end.record()
         self._runtime.synchronize()
         return 1e3 * sum(float(start.elapsed_time(end)) for start, end in events) / count
@@ -74,9 +99,10 @@ class DeviceClock:
 
 def first_us(call: Call, device: torch.device | str) -> float:
     """Wall microseconds of a first call until its last kernel ended: it compiles, tunes and fills caches."""
+    run = ready(call)
     synchronize(device)
     start = time.perf_counter_ns()
-    call()
+    run()
     synchronize(device)
     return (time.perf_counter_ns() - start) / 1e3
 

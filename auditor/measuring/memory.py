@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from auditor.collect.stderr import quiet
 from auditor.graph.garbage import collection_paused
-from auditor.measuring.clocks import Call, synchronize
+from auditor.measuring.clocks import Call, ready, synchronize
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +46,9 @@ def _on_cpu(call: Call, _: torch.device) -> int:
 
     with quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
+        run = ready(call)
         with record_function(MEASURED):
-            kept = call()
+            kept = run()
     del kept
     now = peak = 0
     for nbytes in _changes(recorded):
@@ -73,10 +74,11 @@ def _on_gpu(call: Call, device: torch.device) -> int:
     runtime: Any = getattr(torch, device.type, None)
     if not hasattr(runtime, "max_memory_allocated"):
         raise ValueError(f"{device.type}: its runtime keeps no record of the most memory that was allocated.")
+    run = ready(call)
     synchronize(device)
     before = runtime.memory_allocated(device)
     runtime.reset_peak_memory_stats(device)
-    kept = call()
+    kept = run()
     synchronize(device)
     del kept
     return int(runtime.max_memory_allocated(device)) - int(before)

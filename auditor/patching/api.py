@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from auditor.collect.device import autocast_dtype
 from auditor.config import load_config
 from auditor.engine.rules import Rule, load_rules
 from auditor.errors import AuditError
@@ -87,12 +88,15 @@ def measure(model: nn.Module, example_inputs: Any, plan: Any, *, compile: bool =
 
 
 def _step(model: nn.Module, inputs: Any) -> Step:
+    if isinstance(inputs, list):
+        raise AuditError("example_inputs is a list; give a tuple of the arguments, a mapping of names, or one tensor.")
     args = () if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
     kwargs = inputs if isinstance(inputs, Mapping) else {}
     kind = next((p.device.type for p in model.parameters()), "cpu")
-    autocast = (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+    dtype = autocast_dtype(kind)
     return Step(
-        args=args, kwargs=kwargs, grad_enabled=torch.is_grad_enabled(), training=model.training, autocast=autocast,
+        args=args, kwargs=kwargs, grad_enabled=torch.is_grad_enabled(), training=model.training,
+        autocast=(kind, dtype) if dtype else None,
         inference_mode=torch.is_inference_mode_enabled(),
     )  # fmt: skip
 

@@ -18,6 +18,7 @@ from torch.nn.modules import module as nn_module
 from auditor.engine.rules import Rule
 from auditor.patching.forms import Form, Signature, form_of
 from auditor.patching.patch_site import PatchSite
+from auditor.patching.plain import reads_beyond
 from auditor.patching.rewrite import Chooser, Rewriter
 from auditor.patching.tracing import ATTRIBUTE, HOOKS, Entry, hook_of, is_traced, traced
 
@@ -47,7 +48,7 @@ class BoundModule:
 
     def enable(self) -> None:
         """Lead calls of the module through the form that fits; the first call finds out what that is."""
-        self.reason = self.reason or self._unfit()
+        self.reason = self.reason or unfit(self.module)
         if not self.reason:
             self.module.__dict__[ATTRIBUTE] = self._entry
 
@@ -55,15 +56,6 @@ class BoundModule:
         """The module as it was."""
         if self.module.__dict__.get(ATTRIBUTE) is self._entry:
             del self.module.__dict__[ATTRIBUTE]
-
-    def _unfit(self) -> str:
-        if "forward" in self.module.__dict__:
-            return "its forward is replaced already, by somebody else"
-        if next(self.module.children(), None) is not None:
-            return "there are modules in it"
-        if hook_of(self.module):
-            return f"it has a {hook_of(self.module)}"
-        return self._signature.unfit
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         form = self._form(args, kwargs)
@@ -97,13 +89,11 @@ class BoundModule:
         """Runs the forward once, traced, and keeps the form that is found. Other threads run the module's own."""
         if not self._tracing.acquire(blocking=False):
             return type(self.module).forward(self.module, *args, **kwargs)
-        before, state = len(self.sites), self._signature.state()
+        before = len(self.sites)
         form, reason = None, "it is not one site and nothing else"
         try:
             graph, result = _graph(self.module, self.rewriter, args, kwargs)
-            if self._signature.state() != state:
-                reason = "its forward changes the module"
-            elif graph is not None:
+            if graph is not None:
                 form = form_of(self.module, graph, self._signature.names)
         except Exception as error:  # whatever Dynamo raises on a forward that it can't trace, or the forward itself
             reason = f"it cannot be traced: {type(error).__name__}"
@@ -120,6 +110,17 @@ class BoundModule:
         self.reason = self.reason or reason
         for site in sites:
             site.chosen, site.call, site.reason = None, None, reason
+
+
+def unfit(module: nn.Module) -> str:
+    """Why ``module`` can't be called through forms; empty where it can. Tracing what holds it still reaches it."""
+    if "forward" in module.__dict__:
+        return "its forward is replaced already, by somebody else"
+    if next(module.children(), None) is not None:
+        return "there are modules in it"
+    if hook_of(module):
+        return f"it has a {hook_of(module)}"
+    return Signature(module).unfit or reads_beyond(module)
 
 
 def _graph(

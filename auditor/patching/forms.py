@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from auditor.collect.device import autocast_dtype
 from auditor.patching.calls import SiteCall
 
 PARAMETER = re.compile(r"L\['module'\]\._(?:parameters|buffers)\['(\w+)'\]$")
@@ -47,17 +48,9 @@ class Signature:
         kinds = tuple([(t.dtype, t.dim()) for t in given])
         own = tuple([None if (p := held.get(name)) is None else (type(p), p.dtype) for name in self._parameters])
         kind = given[0].device.type
-        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        cast = autocast_dtype(kind)
         settings = self._settings(self._module)
         return (len(args), tuple(kwargs), kinds, own, kind, cast, _comparable(settings), torch.is_grad_enabled())
-
-    def state(self) -> object:
-        """Differs where a forward changed what the module keeps, as a counter or a list of what it saw."""
-        own = vars(self._module)
-        names = [name for name in own if name not in _OF_ANY_MODULE]
-        return [
-            (name, _comparable(own[name]), len(own[name]) if hasattr(own[name], "__len__") else 0) for name in names
-        ]
 
 
 def _comparable(settings: Any) -> object:

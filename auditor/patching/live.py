@@ -16,7 +16,7 @@ from torch import nn
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError
-from auditor.patching.bind import BoundModule
+from auditor.patching.bind import BoundModule, unfit
 from auditor.patching.choose import ByPlan
 from auditor.patching.patch_site import PatchSite
 from auditor.patching.plan import Plan, PlanSite
@@ -75,7 +75,9 @@ class Patched:
         missing = [path for path in named if path not in known]
         if missing:
             raise AuditError(f"the plan names the module {missing[0]!r}, which this {type(model).__name__} lacks.")
-        whole = any(site.tier > 1 for site in plan.kept)  # then the sites of tier 1 are in what is traced anyway
+        inner = _inner(model)
+        # Where the whole is traced the sites of tier 1 are in what is traced anyway.
+        whole = any(site.tier > 1 for site in plan.kept) or any(unfit(inner.get_submodule(path)) for path in named)
         return cls(model, rules, ByPlan(plan), modules=() if whole else named, whole=whole, planned=plan.kept)
 
     @property

@@ -34,12 +34,36 @@ class Step:
         return self.grad_enabled and not self.inference_mode and (self.training or self.cotangents is not None)
 
 
-def run_step(call: Callable[..., Any], step: Step, *, backward: bool = True, copied: bool = True) -> Any:
+Inputs = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Arguments by place and by name."""
+
+
+def copied_inputs(step: Step) -> Inputs:
+    """Copies of the inputs of ``step``, for a model that may write to them (a KV cache)."""
+    return copies(tuple(step.args)), copies(dict(step.kwargs))
+
+
+def writes_inputs(call: Callable[..., Any], step: Step) -> bool:
+    """Whether ``call`` changes what it is given: it is run once, on copies."""
+    given = copied_inputs(step)
+    run_step(call, step, backward=False, inputs=given)
+    before = dict(tensors_of(named_inputs(step.args, step.kwargs)))
+    after = dict(tensors_of(named_inputs(*given)))
+    return before.keys() != after.keys() or any(not _same(before[path], after[path]) for path in before)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(torch.equal(one.detach(), other.detach()))
+
+
+def run_step(
+    call: Callable[..., Any], step: Step, *, backward: bool = True, inputs: Inputs | None = None
+) -> Any:  # fmt: skip
     """``call`` (a model) on the inputs of ``step``, in its modes, and backward where it has one; returns the output.
 
-    ``copied``: on copies of the inputs, for a model that writes to them (a KV cache).
+    It is given copies of what was captured, or ``inputs``.
     """
-    args, kwargs = (copies(tuple(step.args)), copies(dict(step.kwargs))) if copied else (step.args, step.kwargs)
+    args, kwargs = copied_inputs(step) if inputs is None else inputs
     with step_modes(step, live=True):
         output = call(*args, **kwargs)
         if backward and step.has_backward:

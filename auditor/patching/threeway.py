@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from auditor.measuring import Timings, VersionFailedError, interleave, kept_memory, peak_bytes
+from auditor.measuring import Call, Prepared, Timings, VersionFailedError, interleave, kept_memory, peak_bytes
 from auditor.measuring.clocks import first_us
 from auditor.patching.live import Patched
 from auditor.patching.state import kept_state
-from auditor.patching.step import Step, run_step
+from auditor.patching.step import Inputs, Step, copied_inputs, run_step, writes_inputs
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,15 @@ def measure_step(
 
     ``torch.compile`` runs with its defaults. Where it fails that is noted, and the two others are compared.
     """
-    versions = {"eager": _unpatched(model, patched, step), "patched": _patched(model, patched, step)}
+    with kept_state(model), patched.disabled():
+        fresh = writes_inputs(model, step)
+    versions = {"eager": _unpatched(model, patched, step, fresh), "patched": _patched(model, patched, step, fresh)}
     notes: list[str] = []
     first_call_us = 0.0
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with kept_state(model), kept_memory():
         if compile:
-            version = _unpatched(torch.compile(model), patched, step)
+            version = _unpatched(torch.compile(model), patched, step, fresh)
             try:
                 first_call_us = first_us(version, device)
                 versions["compile"] = version
@@ -53,25 +55,32 @@ def measure_step(
     return ThreeWay(timings, peaks, first_call_us, notes)
 
 
-def _unpatched(model: Callable[..., object], patched: Patched, step: Step) -> Callable[[], object]:
-    def run() -> object:
+def _unpatched(model: Callable[..., object], patched: Patched, step: Step, fresh: bool) -> Call:
+    def run(inputs: Inputs) -> object:
         with patched.disabled():
-            return _stepped(model, step)
+            return _stepped(model, step, inputs)
 
-    return run
+    return _on_inputs(run, step, fresh)
 
 
-def _patched(model: nn.Module, patched: Patched, step: Step) -> Callable[[], object]:
-    def run() -> object:
+def _patched(model: nn.Module, patched: Patched, step: Step, fresh: bool) -> Call:
+    def run(inputs: Inputs) -> object:
         with patched.enabled():
-            return _stepped(model, step)
+            return _stepped(model, step, inputs)
 
-    return run
+    return _on_inputs(run, step, fresh)
 
 
-def _stepped(model: Callable[..., object], step: Step) -> object:
+def _on_inputs(run: Callable[[Inputs], object], step: Step, fresh: bool) -> Call:
+    """A call for the clocks: on the inputs as captured, or on ``fresh`` copies where the step writes to them."""
+    if fresh:
+        return Prepared(lambda: copied_inputs(step), run)
+    return lambda: run((step.args, step.kwargs))
+
+
+def _stepped(model: Callable[..., object], step: Step, inputs: Inputs) -> object:
     """One step; gradients start anew, so that none is added to those of the step before."""
     if step.has_backward and isinstance(model, nn.Module):
         for parameter in model.parameters():
             parameter.grad = None
-    return run_step(model, step, copied=False)
+    return run_step(model, step, inputs=inputs)

@@ -8,7 +8,8 @@ Formula
 ``softmax(q @ kᵀ * scale + mask) @ v``, with ``scale = 1 / sqrt(head_dim)`` unless it is given (T5: 1.0).
 
 * ``mask``, boolean: the keys it excludes get -inf. ``mask_keeps=True`` is SDPA's polarity (True takes part),
-  ``False`` that of ``masked_fill`` and ``nn.MultiheadAttention`` (True is masked out).
+  ``False`` that of ``masked_fill`` and ``nn.MultiheadAttention`` (True is masked out). ``fill``, of -10,000 or less, is
+  what excluded scores are filled with instead: it differs for a query with no key at all, which gets the mean of v.
 * ``mask``, floating: added to the scaled scores. ``scale_after_mask=True`` is ``(q @ kᵀ + mask) * scale``: the mask is
   multiplied by the scale beforehand.
 * ``causal``: ``upper_left`` (query i sees keys 0 … i; SDPA's ``is_causal``) or ``lower_right`` (the last query sees
@@ -21,8 +22,8 @@ Formula
 * the softmax: SDPA computes it in fp32 from fp32 scores, so it is at least as exact as parts that cast the scores to
   fp32 and the probabilities back.
 
-A query that may see no key gives 0, and a gradient of 0. By parts it is NaN where the mask is -inf, and the mean of v
-where it is ``finfo.min``; a floating mask of ``finfo.min`` gives the mean of v here too.
+A query that may see no key gives 0, and a gradient of 0, where by parts it is NaN. With a ``fill``, and with a floating
+mask of ``finfo.min``, it gives the mean of v, as by parts.
 
 ``softcap`` and ``need_weights`` can't be had from SDPA: with them the parts run. For a soft-cap, a sliding window,
 ALiBi or attention sinks use ``flash_attention``.
@@ -85,6 +86,8 @@ from fused_replacements.algorithmic._samples import Make
 from fused_replacements.algorithmic._sdpa import Backend, backend
 
 HALF: Final = frozenset({torch.bfloat16, torch.float16})
+LEAST_FILL: Final = -1e4
+"""A score that is filled with less has a probability of 0: the exponential of it is no number above 0 in fp32."""
 FEW_KEYS: Final = 16
 FEW_CHANNELS: Final = 8
 """Below either, gradients in 16 bits are taken by parts: there is nothing to gain, and SDPA's were measured to be up to
@@ -100,6 +103,7 @@ def attention(
     causal: Causal | None = None,
     scale: float | None = None,
     mask_keeps: bool = True,
+    fill: float = -math.inf,
     scale_after_mask: bool = False,
     dropout: float = 0.0,
     training: bool = True,
@@ -117,12 +121,43 @@ def attention(
     """
     if causal is not None and (reason := causal_reason(causal)) is not None:
         raise ValueError(reason)
-    settings = (causal, scale, mask_keeps, scale_after_mask, dropout if training else 0.0, softcap, need_weights)
+    if fill > LEAST_FILL:
+        raise ValueError(_score_like(fill))
+    settings = (scale_after_mask, dropout if training else 0.0, softcap, need_weights)
     dtype = product_dtype(q)
+    if dtype is not None:
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if not math.isinf(fill) and _misfit(q, k, v, mask) is None:  # what doesn't fit is told by _attend
+        q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
     if dtype is None:
-        return _attend(q, k, v, mask, *settings)
+        return _attend(q, k, v, mask, causal, scale, mask_keeps, *settings)
     with torch.autocast(q.device.type, enabled=False):  # on, it would round the mask as well
-        return _attend(q.to(dtype), k.to(dtype), v.to(dtype), mask, *settings)
+        return _attend(q, k, v, mask, causal, scale, mask_keeps, *settings)
+
+
+def _score_like(fill: float) -> str:
+    return f"fill={fill} is a score like any other; it has to be {LEAST_FILL:,.0f} or less"
+
+
+def _filled(
+    q: Tensor, k: Tensor, mask: Tensor | None, causal: Causal | None, mask_keeps: bool, fill: float
+) -> tuple[Tensor, Tensor | None, bool]:
+    """q and the mask so that a query with no key finds all keys alike, and gives no gradient to q and k, as if filled.
+
+    That is what a query of zeros gets that sees every key. (With none SDPA gives it 0.)
+    """
+    if mask is None or mask.dtype is not torch.bool or math.isinf(fill):
+        return q, mask, mask_keeps
+    keep = as_keep(mask, mask_keeps)
+    seen = keep if causal is None else keep & causal_keep(q.size(-2), k.size(-2), causal, q.device)
+    blind = ~seen.any(-1, keepdim=True)
+    return q.masked_fill(_of_dims(blind, q.dim()), 0.0), keep | blind, True
+
+
+def _of_dims(mask: Tensor, dims: int) -> Tensor:
+    """``mask`` with no more than ``dims`` dimensions, where those before are 1."""
+    extra = mask.dim() - dims
+    return mask[(0,) * extra] if extra > 0 and all(size == 1 for size in mask.shape[:extra]) else mask
 
 
 def _attend(
@@ -335,6 +370,7 @@ def _by_parts(
     scale_after_mask: bool,
     dropout: float,
     softcap: float | None,
+    fill: float = -math.inf,
 ) -> tuple[Tensor, Tensor]:
     """Output and probabilities, as models write it."""
     if q.dim() > 2 and k.dim() > 2 and v.dim() > 2 and k.size(-3):
@@ -346,7 +382,7 @@ def _by_parts(
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
         masked = mask.dtype is torch.bool
-        scores = scores.masked_fill(~as_keep(mask, mask_keeps), float("-inf")) if masked else scores + mask
+        scores = scores.masked_fill(~as_keep(mask, mask_keeps), fill) if masked else scores + mask
     if causal is not None:
         keep = causal_keep(q.size(-2), k.size(-2), causal, q.device)
         scores = scores.masked_fill(~keep, float("-inf"))
@@ -366,6 +402,7 @@ def reference(
     causal: Causal | None = None,
     scale: float | None = None,
     mask_keeps: bool = True,
+    fill: float = -math.inf,
     scale_after_mask: bool = False,
     dropout: float = 0.0,
     training: bool = True,
@@ -376,7 +413,7 @@ def reference(
     if (reason := causal_reason(causal)) is not None:
         raise ValueError(reason)
     p = dropout if training else 0.0
-    out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, p, softcap)
+    out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, p, softcap, fill)
     return (out, weights) if need_weights else out
 
 
@@ -389,6 +426,7 @@ def sdpa_backend(
     causal: Causal | None = None,
     scale: float | None = None,
     mask_keeps: bool = True,
+    fill: float = -math.inf,
     scale_after_mask: bool = False,
     dropout: float = 0.0,
     training: bool = True,
@@ -401,6 +439,7 @@ def sdpa_backend(
     reason = causal_reason(causal) or _misfit(q, k, v, mask)
     if reason is not None:
         raise ValueError(reason)
+    q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
     call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
     return backend(*call.tensors, dropout if training else 0.0, call.is_causal)
 
@@ -414,6 +453,7 @@ def supports(
     causal: Causal | None = None,
     scale: float | None = None,
     mask_keeps: bool = True,
+    fill: float = -math.inf,
     scale_after_mask: bool = False,
     dropout: float = 0.0,
     training: bool = True,
@@ -421,7 +461,9 @@ def supports(
     need_weights: bool = False,
 ) -> str | None:
     """None, or why these arguments would not run in a fused kernel of SDPA."""
-    reason = causal_reason(causal) or _misfit(q, k, v, mask)
+    reason = causal_reason(causal) or (_score_like(fill) if fill > LEAST_FILL else None) or _misfit(q, k, v, mask)
+    if reason is None:
+        q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
     reason = reason or _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
     reason = reason or _larger_mask(q, k, mask)
     if reason is not None:
@@ -450,6 +492,7 @@ def samples(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> 
     yield Sample("additive padding mask (BERT)", (*make.qkv(), make.padding().to(dtype) * -1e4))
     yield Sample("relative bias, scale 1.0 (T5)", (*make.qkv(scale=0.1), make.bias()), {"scale": 1.0})
     yield Sample("True is masked out", (*make.qkv(), make.padding()), {"mask_keeps": False})
+    yield Sample("filled with a number", (*make.qkv(), make.padding()), {"mask_keeps": False, "fill": -1e9})
     yield Sample("causal and padding", (*make.qkv(), ~make.padding()), {"causal": "upper_left"})
     yield Sample("scale after the mask", (*make.qkv(), make.padding().to(dtype) * -1e4), {"scale_after_mask": True})
     yield Sample("grouped heads (Llama 3)", make.qkv(groups=2), {"causal": "upper_left"})

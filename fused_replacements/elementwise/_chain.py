@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from fused_replacements._autocast import autocast_dtype
 from fused_replacements._op import FusedOp
 from fused_replacements._paths import say_unfused
 from fused_replacements.elementwise._chain_graph import Autocast, NotElementwise, chain_graph
@@ -159,4 +160,5 @@ def _autocast(arguments: Sequence[Any]) -> Autocast:
     if not torch._C._is_any_autocast_enabled():
         return None
     device: str = next((a.device.type for a in arguments if isinstance(a, Tensor)), "cpu")
-    return (device, torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else None
+    dtype = autocast_dtype(device)
+    return None if dtype is None else (device, dtype)

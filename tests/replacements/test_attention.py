@@ -133,6 +133,32 @@ def test_the_least_finite_number_as_a_mask_gives_the_mean() -> None:
     torch.testing.assert_close(attention(q, k, v, mask), reference(q, k, v, mask))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fill", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_number_as_the_fill_gives_the_mean_to_a_query_with_no_key(fill: float, dtype: torch.dtype) -> None:
+    # GIVEN scores that are filled with a number, every one of the second query
+    q, k, v = (torch.randn(2, 4, 20, 16, dtype=torch.float64).to(dtype).requires_grad_() for _ in range(3))
+    keep = torch.rand(20, 20, generator=torch.Generator().manual_seed(0)) > 0.3
+    keep[0], keep[1] = True, False
+    given: dict[str, Any] = {"mask_keeps": False, "fill": max(fill, torch.finfo(dtype).min)}
+    assert supports(q, k, v, ~keep, **given) is None
+    found, expected = attention(q, k, v, ~keep, **given), reference(q, k, v, ~keep, **given)
+    # THEN it gets the mean of v as by parts, and gradients are those of the parts
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 2e-2)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found[:, :, 1], v.mean(-2).expand_as(found[:, :, 1]), rtol=tolerance, atol=tolerance)
+    for mine, its in zip(*(torch.autograd.grad(o.sum(), (q, k, v)) for o in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance)
+
+
+def test_a_fill_that_is_a_score_like_any_other_is_refused() -> None:
+    q, k, v = qkv()
+    keep = torch.ones(5, 5, dtype=torch.bool)
+    assert "a score like any other" in str(supports(q, k, v, keep, fill=-5.0))
+    with pytest.raises(ValueError, match="a score like any other"):
+        attention(q, k, v, keep, fill=-5.0)
+
+
 def test_an_fp32_mask_is_never_rounded_to_bf16() -> None:
     # GIVEN finfo(fp32).min, which is -inf in bf16
     q, k, v = (x.bfloat16() for x in qkv())

@@ -230,7 +230,19 @@ def chosen(s: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, s * 0.25, torch.full((), -1e9))
 
 
+ALL_DROPPED = DROPS.clone()
+ALL_DROPPED[:, :, 3] = True
+"""Of one query every key is dropped: the mean of v by the parts, where they fill with a number."""
+
+
+def filled_less_low(s: Tensor, mask: Tensor) -> Tensor:
+    return (s * 0.25).masked_fill(mask, -1e4)
+
+
 MASKED = [
+    pytest.param(filled_low, ALL_DROPPED, id="a row of nothing else, filled"),
+    pytest.param(filled_less_low, ALL_DROPPED, id="a row of nothing else, filled with -1e4"),
+    pytest.param(chosen, ~ALL_DROPPED, id="a row of nothing else, chosen"),
     pytest.param(scaled, ADDED, id="scaled, added"), pytest.param(divided, ADDED, id="divided, added"),
     pytest.param(mask_only, ADDED, id="added"), pytest.param(filled, DROPS, id="filled with -inf"),
     pytest.param(filled_low, DROPS, id="filled with a low number"), pytest.param(chosen, ~DROPS, id="chosen by where"),

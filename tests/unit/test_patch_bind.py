@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from patched_models import WIDTH, First, RMSNorm, Small, patched, rules, step, x
 from torch import Tensor, nn
 
 from auditor.patching.bind import BoundModule
+from auditor.patching.live import Patched
+from auditor.patching.plan import Plan, PlanSite
 
 pytestmark = pytest.mark.usefixtures("reference_path")
 
@@ -91,7 +94,7 @@ class WithWeight(nn.Module):
 
 class Doubled(WithWeight):
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.norm(x) @ torch.ones(WIDTH, WIDTH))
+        return self.norm(self.norm(x).cumsum(-1))
 
 
 class Listing(WithWeight):
@@ -116,6 +119,53 @@ class Deciding(WithWeight):
         return self.norm(x) if bool(x.sum() > 0) else x
 
 
+class Short(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x) if x.size(1) < 9 else x
+
+
+class Learning(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            return x
+        return self.norm(x)
+
+
+class Config:
+    eps = 1e-6
+
+
+class Configured(WithWeight):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.eps))
+
+
+EPS = 1e-6
+
+
+class Global(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS))
+
+
+def wrapped(forward: Any) -> Any:
+    @functools.wraps(forward)
+    def inner(self: Any, x: Tensor) -> Any:
+        return forward(self, x * EPS)
+
+    return inner
+
+
+class Wrapped(WithWeight):
+    @wrapped
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
 class Containing(WithWeight):
     def __init__(self) -> None:
         super().__init__()
@@ -134,10 +184,15 @@ class Pair(WithWeight):
     ("kind", "reason"),
     [
         (Doubled, "it is not one site and nothing else"),
-        (Listing, "its forward changes the module"),
-        (Counted, "its forward changes the module"),
+        (Listing, "its forward reads self.seen, which may change inside"),
+        (Counted, "its forward changes what it is given"),
         (Loose, "its forward takes any number of arguments"),
-        (Deciding, "it is not one site and nothing else"),
+        (Deciding, "its forward decides, or does more than compute"),
+        (Short, "its forward decides, or does more than compute"),
+        (Learning, "its forward decides, or does more than compute"),
+        (Configured, "its forward reads self.config, which may change inside"),
+        (Global, "its forward reads 'EPS'"),
+        (Wrapped, "the source of its forward is not at hand"),
         (Containing, "there are modules in it"),
         (Pair, "it is not one site and nothing else"),
     ],
@@ -216,3 +271,33 @@ def test_a_gate_without_parameters_is_bound() -> None:
     for found in (module(gate, up), module(gate, up=up), module(up=up, gate=gate)):
         torch.testing.assert_close(found, F.silu(gate) * up)
     assert calls(made) == 3
+
+
+@pytest.mark.parametrize("kind", [Short, Configured, Global])
+def test_a_plan_of_a_module_that_no_form_is_for_is_applied_to_what_is_traced(
+    kind: type[WithWeight], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo guards what the forward decides by, and what it reads from elsewhere."""
+    # GIVEN a model whose norm depends on more than a form is for, and a plan that was made of it
+    model = nn.Sequential(kind(), nn.Linear(WIDTH, WIDTH))
+    with Patched(model, rules(), First()) as made:
+        model(x_of())
+        sites = [
+            PlanSite(
+                rule=site.key.rule, module=site.key.module, fingerprint=site.key.fingerprint, state="kept", tier=1,
+                replacement=site.chosen.replacement, provider=site.chosen.provider, options=dict(site.chosen.options),
+            )
+            for site in made.sites if site.chosen
+        ]  # fmt: skip
+    assert sites
+    # WHEN it is applied, and what the forward depends on changes
+    with Patched.by_plan(model, rules(), Plan(model="Sequential", sites=sites)) as again:
+        model(x_of())
+        model(x_of())
+        assert sum(site.calls for site in again.sites)
+        monkeypatch.setattr(Config, "eps", 10.0)
+        monkeypatch.setitem(globals(), "EPS", 10.0)
+        long = torch.randn(2, 12, WIDTH)
+        found = model(long)
+    # THEN the results are the model's own
+    torch.testing.assert_close(found, model(long))

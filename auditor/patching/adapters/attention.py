@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 from typing import Any, Final
@@ -110,9 +111,10 @@ def _mask(view: SiteView, scores: Scores, first: fx.Node) -> tuple[Operand, dict
         raise Unreachable("one mask is added, and another fills")
     if scores.fill > LOW:
         raise Unreachable(f"masked scores are filled with {scores.fill}, which is a score like any other")
+    fill = {} if math.isinf(scores.fill) else {"fill": scores.fill}
     if len(scores.masks) == 1:
-        return scores.masks[0].operand, {"mask_keeps": scores.masks[0].kind == "keeps"}
-    return _joined(torch.logical_and, [kept(mask) for mask in scores.masks]), {"mask_keeps": True}
+        return scores.masks[0].operand, {"mask_keeps": scores.masks[0].kind == "keeps", **fill}
+    return _joined(torch.logical_and, [kept(mask) for mask in scores.masks]), {"mask_keeps": True, **fill}
 
 
 def _check_masks(view: SiteView, masks: list[Mask], first: fx.Node) -> None:
