@@ -68,8 +68,13 @@ def _filter(part: str) -> Filter:
 
 
 def _as_text(each: Filter) -> str:
-    parts = [each.column, each.test, quote(str(each.value), safe="")]
-    return ":".join([*parts, repr(each.to)] if each.test == "inRange" else parts)
+    parts = [each.column, each.test, quote(_plain(each.value), safe="")]
+    return ":".join([*parts, quote(_plain(each.to), safe="")] if each.test == "inRange" else parts)
+
+
+def _plain(value: str | float) -> str:
+    """``20`` for 20.0, and every digit of other numbers."""
+    return value if isinstance(value, str) else repr(float(value)).removesuffix(".0")
 
 
 def _as_model(each: Filter) -> dict[str, Any]:

@@ -63,7 +63,8 @@ def test_each_kernel_of_a_finding_names_it_and_no_other_does(store: Store) -> No
 def test_kernels_of_no_op_transfers_and_collectives_are_kinds_of_their_own(store: Store) -> None:
     made = graph(NORMS)
     made.unlinked = [
-        Kernel("ncclDevKernel_AllReduce", 5.0, 1.0, 3), Kernel("Memcpy DtoH", 6.0, 1.0, 3), Kernel("mystery", 7.0, 1.0, 3),
+        Kernel("ncclDevKernel_AllReduce", 5.0, 1.0, 3), Kernel("Memcpy DtoH", 6.0, 1.0, 3),
+        Kernel("mystery", 7.0, 1.0, 3),
     ]  # fmt: skip
     run = store.save(audited(made), to_tables(made))
 
@@ -104,9 +105,12 @@ def test_two_stores_do_not_share_runs(store: Store, tmp_path_factory: pytest.Tem
     run = save(store)
     here = kernel_table(run)
 
-    with Store.open(tmp_path_factory.mktemp("other")) as other, installed(Context(store=other)):
-        with pytest.raises(AuditError, match="no audits"):
-            kernel_table(run)
+    with (
+        Store.open(tmp_path_factory.mktemp("other")) as other,
+        installed(Context(store=other)),
+        pytest.raises(AuditError, match="no audits"),
+    ):
+        kernel_table(run)
 
     assert kernel_table(run) is here
 
