@@ -86,7 +86,7 @@ def _grid(query: Query, models: dict[str, Any]) -> Any:
         rowModelType="infinite", filterModel=models,
         options={
             "cacheBlockSize": _PAGE_ROWS, "maxBlocksInCache": 20, "rowBuffer": 0, "infiniteInitialRowCount": 1,
-            "maxConcurrentDatasourceRequests": 1, "blockLoadDebounceMillis": 40, "multiSortKey": "ctrl",
+            "maxConcurrentDatasourceRequests": 1, "blockLoadDebounceMillis": 10, "multiSortKey": "ctrl",
         },
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ def _columns(query: Query) -> list[dict[str, Any]]:
 
 def _filter(field: str) -> dict[str, Any]:
     kind = "agNumberColumnFilter" if field in _NUMBERS else "agTextColumnFilter"
-    settings = {"maxNumConditions": 1, "debounceMs": 200, "buttons": []}
+    settings = {"maxNumConditions": 1, "debounceMs": 120, "buttons": []}
     return {
         "filter": kind,
         "floatingFilter": True,
