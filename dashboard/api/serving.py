@@ -61,7 +61,7 @@ def serve(store: Store, settings: Settings, caps: Caps, say: Callable[[str], Non
 
 def _log_to(service: Service) -> None:
     """Requests and mishaps go to a file beside the store, of a bounded size."""
-    file = service.place.root / "service.log"
+    file = service.place.service_log
     handler = logging.handlers.RotatingFileHandler(file, maxBytes=10_000_000, backupCount=2, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name, level in (("fusion_audit", logging.INFO), ("uvicorn", logging.WARNING), ("dashboard", logging.WARNING)):

@@ -28,6 +28,11 @@ class Place:
         """The queue's database, where it is a file."""
         return self._made(self.root) / "queue.db"
 
+    @property
+    def service_log(self) -> Path:
+        """What the service notes of its requests and mishaps."""
+        return self._made(self.root) / "service.log"
+
     def upload(self, upload: str, kind: str) -> Path:
         """The file of an upload; ``kind`` is its suffix: ``json`` or ``json.gz``."""
         if kind not in ("json", "json.gz"):

@@ -37,6 +37,12 @@ class Served:
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Forget the pipe of a process that has ended."""
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
     def stop(self) -> int:
         self.process.terminate()
@@ -71,8 +77,7 @@ def serving(place: str, *options: str, cwd: Path | None = None) -> Iterator[Serv
                 served.process.wait(60)
             except subprocess.TimeoutExpired:
                 served.kill()
-        assert served.process.stderr is not None
-        served.process.stderr.close()
+        served.close()
 
 
 @contextmanager

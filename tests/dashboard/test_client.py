@@ -1,0 +1,103 @@
+"""The client against a running service: what it gives, and what it says when there is none."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from served import serving
+from stored_runs import save, trace
+
+from auditor.client import Client, ServiceError
+from auditor.errors import AuditError
+from auditor.store import Store
+
+
+def test_the_story_of_a_trace(place: str, tmp_path: Path) -> None:
+    # GIVEN a service and a trace on the client's side
+    file = tmp_path / "step.json.gz"
+    file.write_bytes(gzip.compress(trace()))
+    with serving(place) as served:
+        client = served.client
+        assert client.health()["status"] == "ok"
+        assert client.runs()["total"] == 0
+
+        # WHEN it is uploaded and imported
+        upload = client.upload(file)
+        job = client.wait(client.submit("import", upload["id"])["id"], timeout_s=120)
+
+        # THEN the run can be read, compared and deleted
+        assert (job["state"], job["reason"]) == ("done", "")
+        run = job["result_run"]
+        assert client.run(run)["name"] == "step"
+        assert client.document(run)["run"]["source"] == "trace"
+        assert client.kernels(run, sort="dur_us")["total"] == 2
+        assert client.findings(run)["total"] == len(client.document(run)["findings"])
+        assert client.compare(run, run)["remarks"] == ["Both are the same run."]
+        assert "stored as" in client.log(job["id"])["text"]
+        assert client.runs(text="step")["total"] == 1
+        client.delete(run)
+        with pytest.raises(ServiceError, match="no run") as refused:
+            client.run(run)
+        assert refused.value.status == 404
+        with pytest.raises(ServiceError, match="is done; only one that failed"):
+            client.retry(job["id"])
+        assert client.cancel(job["id"])["state"] == "done"
+        assert served.stop() == 0
+
+
+def test_a_client_without_a_token_may_look(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        run = save(store)
+    with serving(str(tmp_path / "store"), "--no-worker") as served:
+        client = Client(served.url)
+        assert client.run("latest")["id"] == run
+        with pytest.raises(ServiceError, match="a change needs a token") as refused:
+            client.delete(run)
+        assert refused.value.status == 401
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8050", "ftp://host", "http://", "file:///etc/passwd"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(AuditError, match="is no address of a service"):
+        Client(url)
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ServiceError, match="can't be reached or broke off") as refused:
+        Client(f"http://127.0.0.1:{port}", timeout_s=5).health()
+    assert refused.value.status == 0
+
+
+@pytest.mark.parametrize("answer", [b"hello", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b""])
+def test_something_else_there(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        with pytest.raises(ServiceError):
+            Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=5).health()
+        thread.join()
+
+
+def test_a_password_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(ServiceError) as refused:
+        Client("http://user:secret@127.0.0.1:1", timeout_s=5).health()
+    assert "secret" not in str(refused.value)
+
+
+def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match=r"none\.json: No such file"):
+        Client("http://127.0.0.1:1").upload(tmp_path / "none.json")
