@@ -39,7 +39,7 @@ from auditor.store.uploads import UploadTable
 if TYPE_CHECKING:
     import pyarrow
 
-_Stored = TypeVar("_Stored", Document, FixDocument)
+_Stored = TypeVar("_Stored", bound=Document | FixDocument)
 _TRIES = 8  # ids to try; two equal ones in a row are already a chance of 1 in 10^9
 
 
@@ -199,8 +199,11 @@ class Store(AbstractContextManager["Store"]):
         name = f"{self.location.label}: a fix of run {run}"
         return [_decode(text, FixDocument, FIX_SCHEMA, name, "make it again") for text in texts]
 
-    def load(self, ref: str = "latest") -> StoredRun:
-        """The run that ``ref`` names: ``latest``, an id, a name (its newest run) or the unique start of an id."""
+    def load(self, ref: str = "latest", kind: type[Document] = Document) -> StoredRun:
+        """The run that ``ref`` names: ``latest``, an id, a name (its newest run) or the unique start of an id.
+
+        ``kind`` may leave out parts of the document that the caller does not need: a large run has 100,000 sites.
+        """
         run = self.resolve(ref)
         with self._reading() as session:
             row = session.get(RunRow, run)
@@ -208,7 +211,7 @@ class Store(AbstractContextManager["Store"]):
                 raise Missing(f"{self.location.label}: run {run} was deleted meanwhile")
             text, name, names = row.document, row.name, tuple(row.artefacts)
         what = f"{self.location.label}: the document of run {run}"
-        document = _decode(text, Document, SCHEMA, what, "record the run again")
+        document = _decode(text, kind, SCHEMA, what, "record the run again")
         return StoredRun(run, name, document, names, self._artefacts)
 
     def delete(self, ref: str) -> str:

@@ -15,7 +15,7 @@ from auditor.document import Document, Finding
 from auditor.report.format import plural, safe
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import KINDS
-from dashboard.data.stored import stored
+from dashboard.data.stored import head
 
 Change = Literal["gone", "new", "slower", "faster", "same"]
 WITHIN = 0.05
@@ -80,7 +80,7 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
 
 def compare(before: str, after: str, within: float = WITHIN) -> Comparison:
     """Compare two runs. AuditError where one of them is not there."""
-    a, b = stored(before), stored(after)
+    a, b = head(before), head(after)
     tables = [kernel_table(run.id) for run in (a, b) if {"kernels", "ops"} <= set(run.table_names)]
     facts = _facts(a.document), _facts(b.document)
     kernels = (

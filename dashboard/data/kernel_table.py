@@ -16,7 +16,7 @@ from auditor.document import Document
 from auditor.store import StoredRun
 from dashboard.data.cache import CACHE
 from dashboard.data.kinds import KINDS, kind_codes
-from dashboard.data.stored import run_id, store_label, stored
+from dashboard.data.stored import run_id, store_label, with_ops
 from dashboard.data.words import Words, from_arrow, from_texts
 
 __all__ = ["KernelTable", "Words", "kernel_table"]
@@ -74,7 +74,7 @@ class KernelTable:
 def kernel_table(ref: str = "latest") -> KernelTable:
     """The kernels of a run, loaded once. AuditError where there is no such run, or it has no table of kernels."""
     run = run_id(ref)
-    return CACHE.get((store_label(), run, "kernels"), lambda: load_table(stored(run)))
+    return CACHE.get((store_label(), run, "kernels"), lambda: load_table(with_ops(run)))
 
 
 def load_table(run: StoredRun) -> KernelTable:

@@ -26,7 +26,7 @@ from auditor.graph.ops import base_name, kind_of, reads_shape_only
 from auditor.store import StoredRun
 from dashboard.data.cache import CACHE
 from dashboard.data.op_columns import Ints, Lists, Uses, Values, lists, reads, rows_of, values_of
-from dashboard.data.stored import run_id, store_label, stored
+from dashboard.data.stored import head, run_id, store_label
 from dashboard.data.words import Words, from_arrow
 
 Floats = NDArray[np.float64]
@@ -53,7 +53,7 @@ class OpWork:
 def op_work(ref: str = "latest") -> OpWork:
     """The work of a run's ops, estimated once. AuditError where it has no tables of ops and values."""
     run = run_id(ref)
-    return CACHE.get((store_label(), run, "work"), lambda: load_work(stored(run)))
+    return CACHE.get((store_label(), run, "work"), lambda: load_work(head(run)))
 
 
 def load_work(run: StoredRun) -> OpWork:

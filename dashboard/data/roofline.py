@@ -16,7 +16,7 @@ from dashboard.data.cache import CACHE
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import COMPUTE_BOUND, KINDS
 from dashboard.data.op_work import OpWork, op_work
-from dashboard.data.stored import document, run_id, store_label
+from dashboard.data.stored import head, run_id, store_label
 
 MAX_POINTS = 400
 
@@ -78,7 +78,7 @@ def _roofline(run: str) -> Roofline:
         work = op_work(run)
     except AuditError as error:
         return Roofline((), 0.0, {}, 0, (f"Shapes are not at hand: {error}",))
-    return place(kernel_table(run), work, document(run).run.device)
+    return place(kernel_table(run), work, head(run).document.run.device)
 
 
 def place(table: KernelTable, work: OpWork, device: DeviceInfo) -> Roofline:

@@ -12,15 +12,27 @@ from numpy.typing import NDArray
 from auditor.document import Document
 from auditor.graph.ops import is_memory_bound
 from auditor.report.waterfall import Part, Waterfall, split
+from dashboard.data.cache import CACHE
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import code
-from dashboard.data.stored import stored
+from dashboard.data.stored import run_id, store_label, with_ops
 from dashboard.data.words import Words
 
 
 def step_time(ref: str = "latest") -> Waterfall | None:
     """The parts of the step's time; ``None`` where nothing was timed. Loads the kernels: ask for it in a callback."""
-    run = stored(ref)
+    run = run_id(ref)
+    return CACHE.get((store_label(), run, "step"), lambda: _Held(_of_run(run))).parts
+
+
+@dataclass(frozen=True)
+class _Held:
+    parts: Waterfall | None
+    nbytes: int = 5000
+
+
+def _of_run(ref: str) -> Waterfall | None:
+    run = with_ops(ref)
     if not {"kernels", "ops"} <= set(run.table_names):
         return split(run.document, None)
     return step_parts(run.document, kernel_table(run.id))

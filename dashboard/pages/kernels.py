@@ -22,7 +22,7 @@ from dashboard.data.kernel_groups import MEASURES, grouped
 from dashboard.data.kernel_query import from_grid, from_text, to_grid, to_text
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kernels import GROUPS, Filter, Query, page
-from dashboard.data.stored import stored
+from dashboard.data.stored import head
 
 dash.register_page(__name__, path_template="/run/<run_id>/kernels", title="Kernels · Fusion Auditor")
 
@@ -42,7 +42,7 @@ _PAGE_ROWS = 100
 @guarded
 def layout(run_id: str = "latest", filter: str = "", sort: str = "", group: str = "", **_: str) -> html.Div:
     """The page; the parameters are those of the address (see :mod:`dashboard.data.kernel_query`)."""
-    found = stored(run_id)
+    found = head(run_id)
     document = found.document
     if not {"kernels", "ops"} <= set(found.table_names):
         return run_page(document, "Kernels", empty("This run has no table of kernels.", "Record it again to see them."))

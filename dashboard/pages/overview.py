@@ -35,7 +35,7 @@ _KERNELS = 12
 @guarded
 def layout(run_id: str = "latest", **_: str) -> html.Div:
     """The page of the run that ``run_id`` names."""
-    document = stored.document(run_id)
+    document = stored.head(run_id).document
     return run_page(
         document,
         "Overview",

@@ -21,7 +21,7 @@ from dashboard.data.kernel_query import to_text
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kernels import Filter, Query
 from dashboard.data.kinds import KINDS, MEANING
-from dashboard.data.stored import stored
+from dashboard.data.stored import head
 from dashboard.data.timeline import Timeline, View, timeline
 from dashboard.figures import timeline as figure
 
@@ -44,7 +44,7 @@ _HINT = (
 @guarded
 def layout(run_id: str = "latest", t0: str = "", t1: str = "", kernel: str = "", **_: str) -> html.Div:
     """The page; times of the address are in microseconds from the first kernel."""
-    found = stored(run_id)
+    found = head(run_id)
     document = found.document
     if "kernels" not in found.table_names:
         raise AuditError(f"run {document.run.id} has no table of kernels; record it again to see its timeline")
