@@ -26,7 +26,7 @@ ORDER = (
     ("report", "selection", "store"),
     ("audit", "api", "session"),
     ("fix",),
-    ("doctor",),
+    ("client", "doctor"),
     ("cli",),
     ("__main__",),
 )
@@ -46,6 +46,9 @@ HEAVY = {
     "plotly",
     "yaml",
     "jsonschema",
+    "fastapi",
+    "uvicorn",
+    "huey",
 }
 
 
@@ -90,7 +93,10 @@ def test_no_room_imports_one_to_its_right() -> None:
 
 @pytest.mark.parametrize("folder", ["dashboard", "tests", "benchmarks", "examples"])
 def test_the_package_imports_nothing_from(folder: str) -> None:
-    assert [path for path in modules() for _, name in imported(path) if name.split(".")[0] == folder] == []
+    found = {path for path in modules() for _, name in imported(path) if name.split(".")[0] == folder}
+    # The one door: `fusion-audit serve` starts the service, and imports it when it is run
+    door = {ROOT / "auditor" / "cli" / "serve.py"} if folder == "dashboard" else set()
+    assert found == door
 
 
 def test_replacements_are_a_library_of_their_own() -> None:
@@ -136,7 +142,17 @@ def test_the_names_for_type_checkers_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["run", "--help"], ["show", "--help"], ["rules", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["run", "--help"],
+        ["show", "--help"],
+        ["rules", "--help"],
+        ["serve", "--help"],
+        ["push", "--help"],
+        ["token", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
