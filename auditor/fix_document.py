@@ -63,6 +63,11 @@ class Prediction(msgspec.Struct, kw_only=True):
     predicted_share: float = 0.0
     measured_share: float = 0.0
     """Saved of the sites' time before, in the audit's recording and in the measurement."""
+    before_us: float = 0.0
+    after_us: float = 0.0
+    """Of all these sites, as measured."""
+    after_predicted_us: float = 0.0
+    """``before_us`` less the share of each site that was predicted: at the pace of the measurement."""
 
 
 class PredictionError(msgspec.Struct, kw_only=True):
@@ -78,7 +83,10 @@ class PredictionError(msgspec.Struct, kw_only=True):
 
 
 class FixTiming(msgspec.Struct, kw_only=True):
-    """One step of the model: as it is, patched, and under ``torch.compile``, taken in turns."""
+    """One step of the model: as it is, patched, and under ``torch.compile``, taken in turns.
+
+    Figures are 0 where there are none: of a patched step where nothing was applied, of a compiler that failed.
+    """
 
     eager_us: float = 0.0
     patched_us: float = 0.0
@@ -137,11 +145,17 @@ class FixDocument(msgspec.Struct, kw_only=True):
     graph_breaks: list[str] = []
     recommendations: list[Recommendation] = []
     notes: list[str] = []
+    limit: int | None = None
+    """The most sites that were to be kept; None where that was not limited."""
+    failure: str = ""
+    """What kept us from looking at all of the model, or from going on: then nothing kept says nothing of the model."""
     exit_code: int = 0
     """The script's own, when it failed after all was measured."""
     dry: bool = False
-    """Nothing was measured: ``kept`` sites are those that would be tried."""
+    """Nothing was measured, and sites have no figures: ``kept`` are those that would be tried."""
     diff: str = ""
     """Suggested changes of the user's own source, as a unified diff."""
+    changed: list[str] = []
+    """Files that these changes were written into."""
     plan: str = ""
     """Where the plan was written; empty where nothing was kept."""

@@ -53,7 +53,7 @@ class FixCommand(Command):
         parser.add_argument("--write", action="store_true", help="with --diff: write the suggestions into your files")
         parser.add_argument("--limit", type=options.not_negative, metavar="N", help="patch the first N sites only")
         parser.add_argument(
-            "--min-gain", type=options.share, default=0.0, metavar="1%%", help="gain below which nothing is kept"
+            "--min-gain", type=options.share, default=0.0, metavar="1%", help="gain below which nothing is kept"
         )  # fmt: skip
         parser.add_argument("--keep-all", action="store_true", help="keep what is right even where it does not win")
         parser.add_argument("--no-compile", action="store_true", help="do not time torch.compile")
@@ -77,7 +77,7 @@ class FixCommand(Command):
 
         with Store.open(args.db, create=False) as store:
             plan = args.plan or _beside(store)
-            check_output(plan)
+            check_output(None if args.diff else plan)
             fixing = _fixing(args, store)
             with script_output_on_stderr(args.format == "json" and args.output is None), _ends_are_told():
                 fix = _diff(args, fixing) if args.diff else _fix(fixing, store, plan)
@@ -116,18 +116,27 @@ def _fix(fixing: Fixing, store: Store, plan: Path) -> FixDocument:
 def _diff(args: argparse.Namespace, fixing: Fixing) -> FixDocument:
     from auditor.fix.suggest import suggestions
 
+    without = _without_effect(args)
+    if without:
+        remark(f"without effect with --diff, which measures nothing: {', '.join(without)}")
     remark(f"run {fixing.stored.id}: the script runs again, to look for sites")
     fix = fixing.look()
-    changes = suggestions(fixing.stored, fixing.rules, fixing.config)
-    fix.diff = "".join(change.diff for change in changes)
-    fix.notes += (
-        [] if changes else ["No finding lies in source files of yours: there is nothing to suggest a change of."]
-    )
-    if args.write:
-        for change in changes:
-            write_file(change.path, change.new)
-            remark(f"changed {change.path}")
+    found = suggestions(fixing.stored, fixing.rules, fixing.config)
+    fix.diff = "".join(change.diff for change in found.changes)
+    fix.notes += found.notes
+    for change in found.changes if args.write else ():
+        write_file(change.path, change.new)
+        fix.changed.append(change.name)
+        remark(f"changed {change.path}")
     return fix
+
+
+def _without_effect(args: argparse.Namespace) -> list[str]:
+    given = {
+        "--min-gain": args.min_gain, "--keep-all": args.keep_all, "--no-compile": args.no_compile,
+        "--plan": args.plan is not None,
+    }  # fmt: skip
+    return [option for option, value in given.items() if value]
 
 
 def _beside(store: Store) -> Path:

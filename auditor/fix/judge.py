@@ -22,9 +22,9 @@ def judged(fix: FixDocument, before: Document, after: Document | None) -> None:
         fix.after = after.totals
         fix.notes += [note for note in after.run.notes if note not in fix.notes and _tells(note)]
     found = pairs(before, fix.sites)
-    fix.predictions = predictions(found)
     for site, place in found:
         site.predicted_share = ratio(place.saving.likely_us, place.device_us) or 0.0
+    fix.predictions = predictions(found)
     fix.prediction_error = prediction_error(fix.sites)
     fix.predicted_us = sum(place.saving.step_us for site, place in found if site.state == "kept")
 
@@ -54,24 +54,30 @@ def predictions(found: Iterable[tuple[FixedSite, Site]]) -> list[Prediction]:
 
 def _prediction(rule: str, found: list[tuple[FixedSite, Site]]) -> Prediction:
     predicted_us = sum(place.saving.likely_us for _, place in found)
-    measured_us = sum(site.before_us - site.after_us for site, _ in found)
+    before_us, after_us = sum(site.before_us for site, _ in found), sum(site.after_us for site, _ in found)
     return Prediction(
-        rule=rule, sites=len(found), predicted_us=predicted_us, measured_us=measured_us,
+        rule=rule, sites=len(found), predicted_us=predicted_us, measured_us=before_us - after_us, before_us=before_us,
+        after_us=after_us, after_predicted_us=sum(_after_us(site) for site, _ in found),
         predicted_share=ratio(predicted_us, sum(place.device_us for _, place in found)) or 0.0,
-        measured_share=ratio(measured_us, sum(site.before_us for site, _ in found)) or 0.0,
+        measured_share=ratio(before_us - after_us, before_us) or 0.0,
     )  # fmt: skip
 
 
 def prediction_error(sites: Iterable[FixedSite]) -> PredictionError:
     """Over all sites that were predicted and measured: how far the predicted time after is from the measured one."""
     errors = [
-        abs(site.before_us * (1 - site.predicted_share) - site.after_us) / site.after_us
+        abs(_after_us(site) - site.after_us) / site.after_us
         for site in sites
         if site.predicted_share is not None and _timed(site)
     ]
     if not errors:
         return PredictionError()
     return PredictionError(sites=len(errors), median=median(errors), worst=max(errors))
+
+
+def _after_us(site: FixedSite) -> float:
+    """What was predicted, at the pace of the measurement."""
+    return site.before_us * (1 - (site.predicted_share or 0.0))
 
 
 def _timed(site: FixedSite) -> bool:

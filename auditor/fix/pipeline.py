@@ -48,12 +48,16 @@ def fixed(step: CapturedStep, options: Options) -> tuple[FixDocument, Plan | Non
     document = FixDocument(run=options.run, model=type(call.module).__name__, kind=step.kind)
     others = sorted({c.name for c in step.calls if c.module is not call.module})
     if others:
-        document.notes.append(f"Only {call.name} was patched; the step calls {', '.join(others)} too.")
+        document.notes.append(
+            f"Only {call.name}, the largest, was patched; the step calls {', '.join(others)} too. To fix another, run "
+            "and fix a script that calls it alone."
+        )
     repair = Repair(call, load_rules([Path(folder) for folder in options.rules]), options, document)
     try:
         return document, repair.run()
     except Exception as error:  # ours, or of the model on inputs that it took before
-        document.notes.append(f"The fix ended early: {type(error).__name__}: {error}")
+        document.failure = f"The fix ended early: {type(error).__name__}: {error}"
+        document.notes.append(document.failure)
         document.notes.append(traceback.format_exc(limit=-3))
         return document, None
 

@@ -74,10 +74,12 @@ def _compile(fix: FixDocument) -> Iterator[Recommendation]:
     best = patched.high if kept else 1.0
     if compiled.low <= max(best, 1.0):
         return
-    than = f"the plan ×{patched.ratio:.2f} ({patched.low:.2f} to {patched.high:.2f})" if kept else "no plan wins"
+    than = (
+        f"the plan ×{patched.ratio:.2f} ({patched.low:.2f} to {patched.high:.2f})" if kept else "and nothing was kept"
+    )
     first = f"; its first call takes {duration(fix.timing.compile_first_us)}" if fix.timing.compile_first_us else ""
     yield Recommendation(
-        what="Use torch.compile(model): here it beats the plan.",
+        what=f"Use torch.compile(model): here it {'beats the plan' if kept else 'is faster'}.",
         evidence=f"torch.compile ×{compiled.ratio:.2f} ({compiled.low:.2f} to {compiled.high:.2f}) against eager, "
         f"{than}; {percent(1 - 1 / compiled.ratio)} of the step{first}",
     )

@@ -21,13 +21,15 @@ from auditor.patching.culprit import culprits
 from auditor.patching.errors import named_leaves
 from auditor.patching.live import Patched
 from auditor.patching.patch_site import PatchSite
-from auditor.patching.plan import Plan, PlanSite
+from auditor.patching.plan import Evidence, Plan, PlanSite
 from auditor.patching.state import kept_state
 from auditor.patching.step import Step, run_step
 from auditor.patching.threeway import ThreeWay, measure_step
 from auditor.patching.verify import Verification, verify
 from auditor.selection import Selection
 
+UNSEEN = "A graph could not be looked at"
+"""How the sentence on a mistake of ours begins: nothing is known of the sites of that graph."""
 Key = tuple[str, str, str, int]
 
 
@@ -72,12 +74,14 @@ class Repair:
         if not self.options.dry:
             if plan.kept:
                 patched = self._verified(patched, plan)
-            times = self._timed(patched)
+            times = self._timed(patched) if plan.kept else self._timed_as_it_is(patched)
             patched, plan, times = self._bound_instead(patched, plan, times)
-        calls = self._calls(patched)
+        calls = {} if self.options.dry else self._calls(patched)
         if not self.options.dry:
-            self._judge(plan, patched, calls, times.timings.ratio("patched"))
-            self._note_times(times, self._first_call_us(patched, plan))
+            applied = bool(plan.kept)
+            self._note_times(times, self._first_call_us(patched, plan), applied=applied)
+            if applied:
+                self._judge(plan, patched, calls, times.timings.ratio("patched"))
         self._describe(patched, plan, calls)
         return plan
 
@@ -125,6 +129,11 @@ class Repair:
     def _timed(self, patched: Patched) -> ThreeWay:
         return measure_step(self.model, patched, self.step, compile=self.options.compile, cap_s=self.options.cap_s)
 
+    def _timed_as_it_is(self, patched: Patched) -> ThreeWay:
+        """Without anything to apply: the traced model, unpatched, would only show what tracing costs."""
+        with patched.disabled(), Patched.by_plan(self.model, self.rules, Plan()) as nothing:
+            return self._timed(nothing)
+
     def _bound_instead(self, patched: Patched, plan: Plan, times: ThreeWay) -> tuple[Patched, Plan, ThreeWay]:
         """Where every kept site is a module of its own, binding their forwards spares the tracing of the whole."""
         leaves = {name for name, module in self.model.named_modules() if not list(module.children())}
@@ -159,7 +168,7 @@ class Repair:
                 site.state, site.reason = "failed", failures[site.key]
             elif not calls.get(site.key):
                 site.state, site.reason = "failed", "it was applied and never called"
-        if not self.document.verified and plan.kept:
+        if not self.document.verified:
             for site in plan.kept:
                 site.state, site.reason = "failed", f"the model is wrong: {self.document.verification}"
         if not self.options.keep_all and gain.low <= 1.0 + self.options.min_gain:
@@ -175,28 +184,33 @@ class Repair:
             device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
             return first_us(lambda: run_step(self.model, self.step), device)
 
-    def _note_times(self, times: ThreeWay, first_us: float) -> None:
+    def _note_times(self, times: ThreeWay, first_us: float, *, applied: bool) -> None:
+        """Where nothing was applied there are no figures of a patched step."""
         document, median = self.document, times.timings.median_us
         peaks, compiled = times.peak_bytes, "compile" in median
         document.timing = FixTiming(
-            eager_us=median["eager"], patched_us=median["patched"], compile_us=median.get("compile", 0.0),
-            patched_vs_eager=_ratio(times.timings.ratio("patched")),
+            eager_us=median["eager"], patched_us=median["patched"] if applied else 0.0,
+            compile_us=median.get("compile", 0.0),
+            patched_vs_eager=_ratio(times.timings.ratio("patched")) if applied else RatioInfo(),
             compile_vs_eager=_ratio(times.timings.ratio("compile")) if compiled else RatioInfo(),
             patched_first_us=first_us, compile_first_us=times.compile_first_us,
             rounds=times.timings.rounds,
         )  # fmt: skip
         document.memory = FixMemory(
-            eager_bytes=peaks["eager"], patched_bytes=peaks["patched"], compile_bytes=peaks.get("compile", 0)
-        )
+            eager_bytes=peaks["eager"], patched_bytes=peaks["patched"] if applied else 0,
+            compile_bytes=peaks.get("compile", 0),
+        )  # fmt: skip
         document.notes += times.notes
-        document.measured_us = median["eager"] - median["patched"]
+        document.measured_us = median["eager"] - median["patched"] if applied else 0.0
 
     def _describe(self, patched: Patched, plan: Plan, calls: dict[Key, int]) -> None:
         kernels = {_key(site): site.kernels for site in patched.sites}
-        self.document.sites = [_fixed_site(site, calls, kernels) for site in plan.sites]
+        self.document.sites = [_fixed_site(site, calls, kernels, dry=self.options.dry) for site in plan.sites]
         self.document.compiles = patched.compiles
         self.document.graph_breaks = list(patched.graph_breaks)
         self.document.notes += patched.problems
+        self.document.limit = self.options.limit
+        self.document.failure = next((p for p in patched.problems if p.startswith(UNSEEN)), "")
 
 
 def _equal(before: Any, after: Any) -> bool:
@@ -218,9 +232,9 @@ def _ratio(ratio: Ratio) -> RatioInfo:
     return RatioInfo(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
 
 
-def _fixed_site(site: PlanSite, calls: dict[Key, int], kernels: dict[Key, int]) -> FixedSite:
-    evidence = site.evidence
-    gain = evidence.gain
+def _fixed_site(site: PlanSite, calls: dict[Key, int], kernels: dict[Key, int], *, dry: bool) -> FixedSite:
+    evidence = Evidence() if dry else site.evidence
+    gain = evidence.gain if evidence.before_us else None  # what was not timed has no gain, not even one of 1
     return FixedSite(
         rule=site.rule, module=site.module, tier=site.tier if site.replacement else 0, replacement=site.replacement,
         provider=site.provider, options=dict(site.options), state=site.state, reason=site.reason,

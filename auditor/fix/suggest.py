@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ CALLS = {
     "elementwise_chain": "y = elementwise_chain(fn, *tensors)",
 }
 """By replacement: the shape of its call."""
+NOTHING = "No finding lies in source files of yours: there is nothing to suggest a change of."
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 
 
@@ -49,13 +50,26 @@ class Change:
     new: str
 
     @property
+    def name(self) -> str:
+        """The path from the current folder, if it lies there."""
+        return _shown(self.path)
+
+    @property
     def diff(self) -> str:
         """A unified diff, as ``patch -p1`` and ``git apply`` take it where the path is relative."""
-        name = safe(_shown(self.path))
+        name = safe(self.name)
         lines = difflib.unified_diff(
             self.old.splitlines(keepends=True), self.new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
         )
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """What the findings of a run suggest; ``notes`` says of each file without a change why there is none."""
+
+    changes: list[Change]
+    notes: list[str]
 
 
 @dataclass
@@ -68,7 +82,7 @@ class _Spot:
     sites: int = 0
 
 
-def suggestions(stored: StoredRun, rules: Sequence[Rule], config: Config) -> list[Change]:
+def suggestions(stored: StoredRun, rules: Sequence[Rule], config: Config) -> Suggestions:
     """A change for each of the user's files that findings of the run lie in, in the order of their names."""
     chosen = {rule.id: rule for rule in rules if config.chooses(rule.id, rule.name)}
     findings = [f for f in stored.document.findings if f.rule in chosen and f.phase != "backward"]
@@ -77,10 +91,11 @@ def suggestions(stored: StoredRun, rules: Sequence[Rule], config: Config) -> lis
     for finding in findings:
         for place in finding.places:
             _add(spots, finding, chosen[finding.rule], _sources(graph, place))
-    changes = (
-        _change(Path(file), found.values(), stored.document.run.created) for file, found in sorted(spots.items())
-    )
-    return [change for change in changes if change is not None]
+    found = [
+        _change(Path(file), list(own.values()), stored.document.run.created) for file, own in sorted(spots.items())
+    ]
+    notes = [one for one in found if isinstance(one, str)]
+    return Suggestions([one for one in found if isinstance(one, Change)], notes if spots else [NOTHING])
 
 
 def _add(
@@ -113,19 +128,24 @@ def is_users(file: str) -> bool:
 # --- one file --------------------------------------------------------------------------------------
 
 
-def _change(path: Path, spots: Iterable[_Spot], recorded: str) -> Change | None:
+def _change(path: Path, spots: Sequence[_Spot], recorded: str) -> Change | str:
+    """What the file would become, or a sentence about why there is no change of it to suggest."""
     from auditor.fix.run import changed_since
 
+    name = _shown(path)
     try:
         with path.open(encoding="utf-8", newline="") as file:
             old = file.read()
         tree = ast.parse(old)
-    except (OSError, UnicodeError, ValueError, SyntaxError):
-        return None
+    except (OSError, UnicodeError, ValueError, SyntaxError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not Python"
+        return f"{name} can't be read ({reason}): no change of it is suggested."
+    if all(f"fusion-audit: {spot.rule.id} " in old for spot in spots):
+        return f"{name}: what would be suggested is in the file already, from an earlier time."
     if changed_since(path, recorded):
-        return None
+        return f"{name} has changed since the run, and lines may have moved: run it again for suggestions."
     new = _edited(old, tree, list(spots))
-    return Change(path, old, new) if new != old and _is_python(new) else None
+    return Change(path, old, new) if new != old and _is_python(new) else f"{name}: there is no change to suggest."
 
 
 def _edited(old: str, tree: ast.Module, spots: list[_Spot]) -> str:

@@ -15,6 +15,8 @@ from auditor.report.format import count, duration, percent, plural, ratio, safe,
 STATES = ("kept", "rolled_back", "refused", "failed")
 UNITS = {"kept": "kept", "rolled_back": "rolled back", "refused": "refused", "failed": "failed"}
 HEAD = ("rule", "module", "sites", "tier", "replacement", "provider", "calls", "error / eager's", "gain")
+_PROVIDERS = {"triton": "library"}
+"""Names that mislead: this library's own kernel is Triton on a GPU only, on a CPU it is C++."""
 TIMING_HEAD = ("version", "step", "against eager (95 %)", "first call", "extra memory")
 
 
@@ -30,6 +32,8 @@ class SiteGroup:
     provider: str
     reason: str
     sites: tuple[FixedSite, ...]
+    dry: bool = False
+    """Nothing was measured."""
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -38,7 +42,8 @@ class SiteGroup:
         return (
             self.rule, self.where, count(len(self.sites)), str(self.tier) if self.tier else "–",
             self.replacement or "–", self.provider or "–",
-            count(sum(site.calls for site in self.sites)) if tried else "–", self._errors(), interval(self._gain()),
+            count(sum(site.calls for site in self.sites)) if tried and not self.dry else "–",
+            self._errors(), interval(self._gain()),
         )  # fmt: skip
 
     def _errors(self) -> str:
@@ -56,7 +61,7 @@ class SiteGroup:
         return RatioInfo(ratio=gains[len(gains) // 2].ratio, low=low, high=high)
 
 
-def groups(sites: Iterable[FixedSite], state: str) -> list[SiteGroup]:
+def groups(sites: Iterable[FixedSite], state: str, *, dry: bool = False) -> list[SiteGroup]:
     """The sites in ``state``, those of numbered layers together, in the order of their first."""
     found: dict[tuple[str, str, int, str, str, str], list[FixedSite]] = {}
     for site in sites:
@@ -65,8 +70,8 @@ def groups(sites: Iterable[FixedSite], state: str) -> list[SiteGroup]:
             found.setdefault(key, []).append(site)
     return [
         SiteGroup(
-            state, safe(rule), safe(where) or "the model itself", tier, safe(replacement), safe(provider), safe(reason),
-            tuple(members),
+            state, safe(rule), safe(where) or "the model itself", tier, safe(replacement),
+            _PROVIDERS.get(provider, safe(provider)), safe(reason), tuple(members), dry,
         )
         for (rule, where, tier, replacement, provider, reason), members in found.items()
     ]  # fmt: skip
@@ -95,9 +100,10 @@ def verdict(fix: FixDocument) -> str:
     kept = sum(site.state == "kept" for site in fix.sites)
     gain = fix.timing.patched_vs_eager
     if fix.dry:
-        return f"{plural(kept, 'site')} would be tried; nothing was changed and nothing measured."
+        changed = f"changed: {', '.join(map(safe, fix.changed))}" if fix.changed else "nothing was changed"
+        return f"{plural(kept, 'site')} would be tried, and nothing was measured; {changed}."
     if not kept:
-        return f"Not worth it here: nothing was kept{_found(fix)}. {cap(fix)}"
+        return nothing_kept(fix)
     if not gain.ratio:
         return f"{plural(kept, 'site')} kept."
     much = percent(abs(1 - 1 / gain.ratio))
@@ -107,8 +113,25 @@ def verdict(fix: FixDocument) -> str:
     return f"{plural(kept, 'site')} kept, as asked; the step takes {slower}, {interval(gain)}."
 
 
-def _found(fix: FixDocument) -> str:
-    return f" of {plural(len(fix.sites), 'site')}" if fix.sites else ", for no site was found"
+def nothing_kept(fix: FixDocument) -> str:
+    """Why nothing was kept: that is the model's own matter only where something was tried and did not win."""
+    states = {site.state for site in fix.sites}
+    thrown_away = next((site.reason for site in fix.sites if site.reason.startswith("the patched script failed")), "")
+    if fix.failure or thrown_away:
+        return f"Nothing was kept, which says nothing of the model. {_sentence(fix.failure or thrown_away)}"
+    if not fix.sites:
+        return f"Nothing was kept: no site was found in the model as it runs. {cap(fix)}"
+    if fix.limit == 0:
+        return f"Nothing was kept, as the limit is 0 sites; {plural(len(fix.sites), 'site')} found. {cap(fix)}"
+    if "rolled_back" in states:
+        return f"Not worth it here: nothing was kept of {plural(len(fix.sites), 'site')}. {cap(fix)}"
+    why = "what was tried is not right here" if "failed" in states else "no replacement can take the place of any"
+    return f"Nothing was kept of {plural(len(fix.sites), 'site')}: {why}, for the reasons above. {cap(fix)}"
+
+
+def _sentence(text: str) -> str:
+    words = safe(text).strip()
+    return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")
 
 
 def cap(fix: FixDocument) -> str:
@@ -213,18 +236,18 @@ def timing_rows(fix: FixDocument) -> list[tuple[str, ...]]:
     ]
 
 
-PREDICTION_HEAD = ("rule", "sites", "predicted", "measured", "error")
+PREDICTION_HEAD = ("rule", "sites", "before", "after, predicted", "after, measured", "error")
+PREDICTION_TITLE = "time of the fused sites, each measured alone: predicted by the audit and measured"
 
 
 def prediction_rows(fix: FixDocument) -> list[tuple[str, ...]]:
-    """Predicted and measured saving of kernel time by rule. The error is that of the predicted share."""
+    """Predicted and measured time of the fused sites by rule. Documents of before these figures have no rows."""
     rows: list[tuple[str, ...]] = []
     for one in fix.predictions:
-        off = ratio(one.predicted_share - one.measured_share, abs(one.measured_share))
-        predicted = f"{percent(one.predicted_share)} ({duration(one.predicted_us)})"
-        measured = f"{percent(one.measured_share)} ({duration(one.measured_us)})"
-        error = "–" if off is None else f"{100 * off:+.0f} %"
-        rows.append((safe(one.rule), count(one.sites), predicted, measured, error))
+        off = ratio(one.after_predicted_us - one.after_us, one.after_us)
+        if off is not None:
+            times = (one.before_us, one.after_predicted_us, one.after_us)
+            rows.append((safe(one.rule), count(one.sites), *map(duration, times), f"{100 * off:+.0f} %"))
     return rows
 
 

@@ -31,7 +31,7 @@ def render(fix: FixDocument) -> str:
 
 
 def _sites(fix: FixDocument, state: str) -> str:
-    found = facts.groups(fix.sites, state)
+    found = facts.groups(fix.sites, state, dry=fix.dry)
     if not found:
         return ""
     rows = [

@@ -44,7 +44,7 @@ class _Writer:
         return lines + [line for fact in facts.headline(self.fix) for line in self._fact(fact)]
 
     def sites(self, state: str) -> list[str]:
-        found = facts.groups(self.fix.sites, state)
+        found = facts.groups(self.fix.sites, state, dry=self.fix.dry)
         if not found:
             return []
         name = "to be tried" if self.fix.dry and state == "kept" else facts.UNITS[state]
@@ -63,8 +63,7 @@ class _Writer:
         return self._table(f"one step{rounds}", facts.TIMING_HEAD, rows)
 
     def predictions(self) -> list[str]:
-        title = "saved kernel time, predicted by the audit and measured site by site"
-        return self._table(title, facts.PREDICTION_HEAD, facts.prediction_rows(self.fix))
+        return self._table(facts.PREDICTION_TITLE, facts.PREDICTION_HEAD, facts.prediction_rows(self.fix))
 
     def recommendations(self) -> list[str]:
         lines = []
@@ -85,7 +84,8 @@ class _Writer:
         if not self.fix.diff:
             return []
         lines = [safe(line.expandtabs(4)) for line in self.fix.diff.splitlines()]
-        return [self.paint("bold", "suggested source change"), *lines]
+        title = "source change, written" if self.fix.changed else "suggested source change"
+        return [self.paint("bold", title), *lines]
 
     def verdict(self) -> list[str]:
         return wrap(facts.verdict(self.fix), self.width)

@@ -86,8 +86,8 @@ def _predictions(fix: FixDocument, finding: Finding) -> Any:
     rows = [row for row in fix_facts.prediction_rows(fix) if row[0] == finding.rule]
     if not rows:
         return None
-    caption = "Saved of the sites' own time: predicted by the audit, and measured"
-    return table(caption, fix_facts.PREDICTION_HEAD, rows, numbers=(1, 2, 3, 4), show_caption=True)
+    caption = fix_facts.PREDICTION_TITLE.capitalize()
+    return table(caption, fix_facts.PREDICTION_HEAD, rows, numbers=(1, 2, 3, 4, 5), show_caption=True)
 
 
 def _after(fix: FixDocument) -> Any:

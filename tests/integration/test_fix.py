@@ -100,6 +100,7 @@ def test_a_diff_changes_nothing_until_it_is_written(
     assert [run.id for run in store.list_runs()] == [audited]
 
     # WHEN it is written THEN the script runs, with fused ops in it
-    assert fusion_audit("fix", "--diff", "--write", audited).code == 0
+    written = fusion_audit("fix", "--diff", "--write", audited)
+    assert written.out.splitlines()[-1] == "3 sites would be tried, and nothing was measured; changed: model.py."
     again = fusion_audit("run", "--steps", "2", "--stop", "--format", "json", "model.py")
     assert json.loads(again.out)["totals"]["already_fused_kernels"] == 3

@@ -107,12 +107,27 @@ def test_what_the_watcher_found_is_completed_stored_and_shown(
     assert (fix["run"], fix["amdahl_cap"], fix["before"]["kernels"], fix["plan"]) == (run, 1.5, 9, "")
     assert fix["predictions"][0] | {"rule": "", "sites": 0} == {
         "rule": "", "sites": 0, "predicted_us": 10.0, "measured_us": 6.0, "predicted_share": 0.5, "measured_share": 0.6,
+        "before_us": 10.0, "after_us": 4.0, "after_predicted_us": 5.0,
     }  # fmt: skip
     # AND it is stored, without a plan or a second audit
     assert store.load_fix(run).sites[0].state == "rolled_back"
     assert [r.id for r in store.list_runs()] == [run]
     assert not (folder / "fusion-plan.yaml").exists()
     assert "Not worth it here: nothing was kept of 1 site." in fusion_audit("show", "--fix").out
+
+
+def test_options_that_a_diff_makes_no_use_of_are_named(
+    fusion_audit: Cli, scene: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene("quiet")
+    monkeypatch.setenv("STUB", "finish")
+    told = "fusion-audit: without effect with --diff, which measures nothing: "
+
+    done = fusion_audit("fix", "--diff", "--min-gain", "1%", "--keep-all", "--plan", "nowhere/p.yaml", "--limit", "1")
+
+    assert done.code == 0, done.err
+    assert f"{told}--min-gain, --keep-all, --plan\n" in done.err
+    assert told not in fusion_audit("fix", "--diff", "--limit", "1").err
 
 
 ENDS = [

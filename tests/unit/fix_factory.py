@@ -46,8 +46,8 @@ def fixed() -> FixDocument:
         ),
         memory=FixMemory(eager_bytes=12_000_000, patched_bytes=8_000_000, compile_bytes=9_000_000),
         amdahl_cap=1.29, predicted_us=9_000.0, measured_us=10_000.0,
-        predictions=[Prediction(rule="FUS201", sites=3, predicted_us=660.0, measured_us=600.0,
-                                predicted_share=0.55, measured_share=0.5)],
+        predictions=[Prediction(rule="FUS201", sites=3, predicted_us=660.0, measured_us=600.0, predicted_share=0.55,
+                                measured_share=0.5, before_us=1200.0, after_us=600.0, after_predicted_us=540.0)],
         verified=True, verification="on captured inputs, other values", compiles=1,
         recommendations=[Recommendation(what="Give the optimizer `fused=True`.", evidence="its step is 40 kernels")],
         notes=["Patched by a plan: of its 3 sites 3 were applied and 3 were called."], plan="fusion-plan.yaml",
@@ -66,6 +66,6 @@ def hostile() -> FixDocument:
     return FixDocument(
         run=HOSTILE, after_run=HOSTILE, script=[HOSTILE], model=HOSTILE, kind=HOSTILE, sites=[site], notes=[HOSTILE],
         verification=HOSTILE, graph_breaks=[HOSTILE], compiles=1, plan=HOSTILE, diff=f"--- a\n+++ b\n+{HOSTILE}\n",
-        predictions=[Prediction(rule=HOSTILE, sites=1)],
+        predictions=[Prediction(rule=HOSTILE, sites=1, before_us=2.0, after_us=1.0)],
         recommendations=[Recommendation(what=HOSTILE, evidence=HOSTILE)],
     )  # fmt: skip

@@ -39,6 +39,7 @@ class TestHelp:
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(f"usage: fusion-audit {verb} ")
         assert (type(load(verb)).__doc__ or "").splitlines()[0] in done.out
+        assert "%%" not in done.out
 
     def test_version(self, fusion_audit: Cli) -> None:
         assert fusion_audit("--version") == (0, f"fusion-audit {__version__}\n", "")

@@ -10,6 +10,7 @@ from auditor.fix.judge import judged, pairs
 from auditor.fix.recommend import recommendations
 from auditor.fix_document import FixDocument, FixTiming, RatioInfo
 from auditor.graph.model import Kernel, Op, OpGraph
+from auditor.report.fix_facts import headline, prediction_rows
 
 
 def audit(**totals: float) -> Document:
@@ -39,11 +40,20 @@ def test_predicted_and_measured_are_summed_by_rule_and_the_step_counts_what_was_
     (rule,) = fix.predictions
     assert (rule.rule, rule.sites, rule.predicted_us, rule.measured_us) == ("FUS201", 2, 300.0, 190.0)
     assert (rule.predicted_share, rule.measured_share) == (0.75, 190 / 600)
+    assert (rule.before_us, rule.after_predicted_us, rule.after_us) == (600.0, 150.0, 410.0)
     assert (fix.predicted_us, fix.amdahl_cap, fix.after) == (120.0, 1.3, Totals())
     afters = [site.after_us for site in fix.sites]
     errors = [abs(300.0 * 0.25 - after) / after for after in afters]
     error = fix.prediction_error
     assert (error.sites, error.median, error.worst) == (2, pytest.approx(sum(errors) / 2), pytest.approx(max(errors)))
+
+
+def test_the_table_and_the_line_of_predictions_say_the_same_of_one_site() -> None:
+    fix = FixDocument(sites=[norm(0)])
+    judged(fix, audit(), None)
+    assert prediction_rows(fix) == [("FUS201", "1", "300 µs", "75.0 µs", "100 µs", "-25 %")]
+    facts = {fact.label: fact.value for fact in headline(fix)}
+    assert facts["prediction"] == "of a fused site's time off by 25 % in the median and 25 % at worst, 1 site"
 
 
 def test_the_audit_after_gives_its_totals_and_what_it_says_of_the_plan() -> None:
@@ -117,4 +127,5 @@ def test_the_compiler_is_named_only_where_it_surely_beats_the_plan() -> None:
 def test_where_nothing_was_kept_the_compiler_has_to_beat_eager() -> None:
     timing = FixTiming(compile_vs_eager=RatioInfo(ratio=1.1, low=1.02, high=1.2))
     (one,) = recommendations(audit(), OpGraph(), FixDocument(timing=timing))
-    assert "no plan wins" in one.evidence
+    assert one.what == "Use torch.compile(model): here it is faster."
+    assert "against eager, and nothing was kept; 9.1 % of the step" in one.evidence

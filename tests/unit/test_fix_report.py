@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,11 +29,11 @@ fusion fix of Llama (run 1m8aaaaaaaaa)
 
 kept: 3 sites
   RULE    MODULE         SITES  TIER  REPLACEMENT  PROVIDER  CALLS  ERROR / EAGER'S    GAIN
-  FUS201  layers.*.norm  3      2     rms_norm     triton    3      2.0e-07 / 3.0e-07  ×2.10 (1.90 to 2.50)
+  FUS201  layers.*.norm  3      2     rms_norm     library   3      2.0e-07 / 3.0e-07  ×2.10 (1.90 to 2.50)
 
 rolled back: 1 site
   RULE    MODULE        SITES  TIER  REPLACEMENT  PROVIDER  CALLS  ERROR / EAGER'S  GAIN
-  FUS206  layers.*.mlp  1      2     act_mul      triton    1      –                ×0.97 (0.95 to 0.99)
+  FUS206  layers.*.mlp  1      2     act_mul      library   1      –                ×0.97 (0.95 to 0.99)
       not faster: 0.97 × (0.95 to 0.99)
 
 refused: 1 site
@@ -46,9 +47,9 @@ one step, taken in turns, 31 rounds
   patched        50.0 ms  ×1.20 (1.18 to 1.22)  3.00 s      8.00 MB
   torch.compile  55.0 ms  ×1.09 (1.05 to 1.12)  –           9.00 MB
 
-saved kernel time, predicted by the audit and measured site by site
-  RULE    SITES  PREDICTED      MEASURED       ERROR
-  FUS201  3      55 % (660 µs)  50 % (600 µs)  +10 %
+time of the fused sites, each measured alone: predicted by the audit and measured
+  RULE    SITES  BEFORE   AFTER, PREDICTED  AFTER, MEASURED  ERROR
+  FUS201  3      1.20 ms  540 µs            600 µs           -10 %
 
 what else would help
   do  Give the optimizer `fused=True`.
@@ -81,11 +82,54 @@ def test_sites_that_were_kept_without_a_win_are_not_praised() -> None:
     assert verdict(fix) == "3 sites kept, as asked; the step takes 25 % more time, ×0.80 (0.75 to 0.85)."
 
 
-def test_a_dry_run_promises_nothing() -> None:
-    fix = FixDocument(sites=[norm(0)], dry=True)
+def test_a_dry_run_promises_nothing_and_shows_no_figures() -> None:
+    fix = FixDocument(sites=[norm(0, error=0.0, eager_error=0.0, gain=RatioInfo())], dry=True)
     text = render_fix(fix, "text")
     assert "to be tried: 1 site" in text
-    assert verdict(fix) == "1 site would be tried; nothing was changed and nothing measured."
+    assert "rms_norm     library   –      –                –\n" in text
+    assert "| `rms_norm` | `library` | – | – | – |" in render_fix(fix, "markdown")
+    assert verdict(fix) == "1 site would be tried, and nothing was measured; nothing was changed."
+
+
+def test_a_written_diff_says_what_was_changed() -> None:
+    fix = FixDocument(sites=[norm(0)], dry=True, diff="+x\n", changed=["a.py", "b.py"])
+    assert verdict(fix) == "1 site would be tried, and nothing was measured; changed: a.py, b.py."
+    assert "source change, written\n+x\n" in render_fix(fix, "text")
+
+
+CAP = " The audit sees nothing to gain."
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"sites": []}, "Nothing was kept: no site was found in the model as it runs." + CAP),
+        (
+            {"sites": [norm(0, state="refused")], "limit": 0},
+            "Nothing was kept, as the limit is 0 sites; 1 site found." + CAP,
+        ),
+        (
+            {"sites": [norm(0, state="refused")], "failure": "A graph could not be looked at: KeyError: 'x'."},
+            "Nothing was kept, which says nothing of the model. A graph could not be looked at: KeyError: 'x'.",
+        ),
+        (
+            {"sites": [norm(0, state="rolled_back", reason="the patched script failed: exit code 1")]},
+            "Nothing was kept, which says nothing of the model. The patched script failed: exit code 1.",
+        ),
+        (
+            {"sites": [norm(0, state="refused")]},
+            "Nothing was kept of 1 site: no replacement can take the place of any, for the reasons above." + CAP,
+        ),
+        (
+            {"sites": [norm(0, state="failed"), norm(1, state="refused")]},
+            "Nothing was kept of 2 sites: what was tried is not right here, for the reasons above." + CAP,
+        ),
+        ({"sites": [norm(0, state="rolled_back")]}, "Not worth it here: nothing was kept of 1 site." + CAP),
+    ],
+    ids=["no site", "limit", "failure", "script", "refused", "failed", "slower"],
+)
+def test_nothing_kept_names_the_true_reason(facts: dict[str, Any], sentence: str) -> None:
+    assert verdict(FixDocument(**facts)) == sentence
 
 
 @pytest.mark.parametrize(
@@ -124,7 +168,7 @@ def test_json_has_no_infinity() -> None:
 
 def test_markdown_shows_names_in_code_only() -> None:
     text = render_fix(fixed(), "markdown")
-    assert "| `FUS201` | `layers.*.norm` | 3 | 2 | `rms_norm` | `triton` | 3 | 2.0e-07 / 3.0e-07 |" in text
+    assert "| `FUS201` | `layers.*.norm` | 3 | 2 | `rms_norm` | `library` | 3 | 2.0e-07 / 3.0e-07 |" in text
     assert text.startswith("### Fusion fix of `Llama (run 1m8aaaaaaaaa)`\n")
 
 

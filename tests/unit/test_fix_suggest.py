@@ -13,7 +13,7 @@ from auditor.api import rules_of
 from auditor.config import Config
 from auditor.document import Document, Finding, Run, Site, SourceInfo
 from auditor.fix.spelling import rewritten
-from auditor.fix.suggest import CALLS, is_users, suggestions
+from auditor.fix.suggest import CALLS, NOTHING, Suggestions, is_users, suggestions
 from auditor.graph.model import Op, OpGraph, Source
 from auditor.graph.tables import to_tables
 from auditor.store import Store
@@ -49,6 +49,12 @@ def changed(
     store: Store, file: Path, spots: dict[str, tuple[str, list[int]]], recorded: str = RECORDED
 ) -> list[tuple[str, str]]:
     """Path and new text of what is suggested for findings of rules at lines of ``file``."""
+    return [(str(change.path), change.new) for change in suggested(store, file, spots, recorded).changes]
+
+
+def suggested(
+    store: Store, file: Path, spots: dict[str, tuple[str, list[int]]], recorded: str = RECORDED
+) -> Suggestions:
     graph, findings = OpGraph(), []
     for rule, (replacement, lines) in spots.items():
         ops = []
@@ -64,7 +70,7 @@ def changed(
         )  # fmt: skip
     document = Document(run=Run(name="m", created=recorded), findings=findings)
     stored = store.load(store.save(document, to_tables(graph)))
-    return [(str(change.path), change.new) for change in suggestions(stored, rules_of(Config()), Config())]
+    return suggestions(stored, rules_of(Config()), Config())
 
 
 @pytest.fixture
@@ -104,7 +110,15 @@ def test_the_diff_applies_to_the_file(store: Store, model: Path) -> None:
 def test_what_was_suggested_before_is_not_suggested_again(store: Store, model: Path) -> None:
     ((_, new),) = changed(store, model, {"FUS201": ("rms_norm", [NORM])})
     model.write_text(new, encoding="utf-8")
-    assert changed(store, model, {"FUS201": ("rms_norm", [NORM + 3])}) == []
+    found = suggested(store, model, {"FUS201": ("rms_norm", [NORM + 3])})
+    assert found == Suggestions(
+        [], ["model.py: what would be suggested is in the file already, from an earlier time."]
+    )  # fmt: skip
+
+
+def test_a_finding_that_is_in_no_file_of_the_users_is_told_apart(store: Store, folder: Path) -> None:
+    found = suggested(store, folder / "site-packages" / "model.py", {"FUS206": ("act_mul", [1])})
+    assert found == Suggestions([], [NOTHING])
 
 
 def test_line_ends_stay_as_they_are(store: Store, model: Path) -> None:
@@ -120,13 +134,18 @@ def test_a_rule_without_a_call_shows_what_its_docs_say(store: Store, model: Path
 
 
 def test_a_file_that_changed_since_the_run_is_left_alone(store: Store, model: Path) -> None:
-    assert changed(store, model, {"FUS206": ("act_mul", [GATE])}, recorded="2001-01-01T00:00:00+00:00") == []
+    found = suggested(store, model, {"FUS206": ("act_mul", [GATE])}, recorded="2001-01-01T00:00:00+00:00")
+    assert found == Suggestions(
+        [], ["model.py has changed since the run, and lines may have moved: run it again for suggestions."]
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00bad", b"def broken(:\n", None], ids=["bytes", "syntax", "missing"])
 def test_a_file_that_is_no_python_is_left_alone(store: Store, model: Path, content: bytes | None) -> None:
     model.unlink() if content is None else model.write_bytes(content)
-    assert changed(store, model, {"FUS206": ("act_mul", [1])}) == []
+    found = suggested(store, model, {"FUS206": ("act_mul", [1])})
+    assert found.changes == []
+    assert found.notes[0].startswith("model.py can't be read (")
 
 
 def test_installed_packages_are_not_the_users() -> None:
