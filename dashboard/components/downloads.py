@@ -57,7 +57,8 @@ def diff_text(run: str) -> str:
     refused = why_not_here(run)
     if refused:
         raise AuditError(f"No source is read here: {refused}")
-    changes = suggestions(stored(run), all_rules(), current().config)
-    if not changes:
-        raise AuditError("No finding lies in unchanged source files of yours: there is nothing to suggest a change of.")
-    return "".join(change.diff for change in changes)
+    found = suggestions(stored(run), all_rules(), current().config)
+    if not found.changes:
+        why = " ".join(found.notes) or "No finding lies in source files of yours."
+        raise AuditError(f"There is nothing to suggest a change of. {why}")
+    return "".join(change.diff for change in found.changes)

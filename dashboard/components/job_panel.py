@@ -51,6 +51,7 @@ def job_panel(job: Job, *, retry: bool = True, log_open: bool = False) -> html.D
             dcc.Store(id=_id("part", ident), data={"text": "", "after": 0}),
             dcc.Store(id=_id("state", ident), data=job.state),
             dcc.Store(id=_id("retry", ident), data=retry),
+            dcc.Location(id=_id("goto", ident), refresh="callback-nav"),
             dcc.Interval(id=_id("clock", ident), interval=_POLL_MS, max_intervals=-1),
         ],
         className="job-panel",
@@ -132,25 +133,27 @@ def log_text(text: str) -> str:
 
 @callback(
     Output({"type": "job-problem", "job": MATCH}, "children"),
+    Output({"type": "job-goto", "job": MATCH}, "href"),
     Input({"type": "job-cancel", "job": MATCH}, "n_clicks"),
     Input({"type": "job-again", "job": MATCH}, "n_clicks"),
     State({"type": "job-clock", "job": MATCH}, "id"),
     prevent_initial_call=True,
 )
-def _act(cancel: int | None, again: int | None, ident: dict[str, str]) -> Any:
+def _act(cancel: int | None, again: int | None, ident: dict[str, str]) -> tuple[Any, Any]:
+    """Cancel the job, or show the page of the one that tries again."""
     if not (cancel or again):
         raise PreventUpdate
     if not current().may_change():
-        return failed(LOG_IN)
+        return failed(LOG_IN), dash.no_update
     asked = (dash.ctx.triggered_id or {}).get("type")
     try:
         if asked == "job-cancel":
             the_jobs().cancel(ident["job"])
-            return None
+            return None, dash.no_update
         retried = the_jobs().retry(ident["job"])
     except AuditError as error:
-        return failed(str(error))
-    return dcc.Location(id=f"job-goto-{retried.id}", href=links.job(retried.id), refresh="callback-nav")
+        return failed(str(error)), dash.no_update
+    return None, links.job(retried.id)
 
 
 clientside_callback(
