@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 from dataclasses import dataclass
+from functools import cache
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -38,7 +39,12 @@ class Settings:
         own = {self.host.lower(), *(name.lower() for name in self.hosts)}
         if _is_loopback(self.host):
             return own | _LOOPBACK_NAMES
-        return own | _LOOPBACK_NAMES | {socket.gethostname().lower(), socket.getfqdn().lower()}
+        return own | _LOOPBACK_NAMES | _machine_names()
+
+
+@cache
+def _machine_names() -> frozenset[str]:
+    return frozenset({socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
 def _is_loopback(host: str) -> bool:
