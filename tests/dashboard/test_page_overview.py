@@ -45,7 +45,7 @@ def test_a_run_that_is_not_there_is_one_sentence(store: Store, name: str) -> Non
 def test_an_unforeseen_error_is_a_number_for_the_log(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dashboard.data.stored.document", lambda _: 1 / 0)
+    monkeypatch.setattr("dashboard.data.stored.head", lambda _: 1 / 0)
 
     shown = text(page("overview").layout(run_id=save(store)))
 
