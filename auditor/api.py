@@ -64,7 +64,8 @@ def audit_recording(
     graph = graph_from_recording(Path(folder))
     run = Run(
         name=name, source="profile", script=recording.script, torch=recording.torch,
-        exit_code=recording.exit_code, notes=list(recording.notes),
+        exit_code=recording.exit_code, notes=list(recording.notes), plan_sites=recording.plan_sites,
+        plan_applied=recording.plan_applied,
     )  # fmt: skip
     overhead = Overhead(
         bare_us=_median(recording.bare_us), timing_us=_median(recording.timing_us), graph_us=recording.graph_us

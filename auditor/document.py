@@ -38,6 +38,9 @@ class Run(msgspec.Struct, kw_only=True):
     """Id of the run that was fixed, where this one was recorded under the plan of that fix."""
     plan: str = ""
     """Path of the plan that was applied while this was recorded."""
+    plan_sites: int = 0
+    plan_applied: int = 0
+    """Sites that the plan keeps, and how many of them were applied."""
 
 
 class Overhead(msgspec.Struct, kw_only=True):

@@ -56,8 +56,8 @@ class Companion(Protocol):
     def start(self) -> None:
         """Begin, after the recorder did."""
 
-    def finish(self) -> list[str]:
-        """The script ended; sentences that a reader of the audit must know."""
+    def finish(self, recording: Recording) -> None:
+        """The script ended: write into ``recording`` what a reader of the audit must know."""
 
 
 @dataclass(kw_only=True)
@@ -127,7 +127,8 @@ class Session:
         if self.watcher is not None:
             self.watcher.finish()
         recording = self.recorder.recording if self.recorder else Recording()
-        recording.notes += self.companion.finish() if self.companion else []
+        if self.companion is not None:
+            self.companion.finish(recording)
         recording.script = [self.config.script, *self.config.args]
         recording.exit_code = exit_code
         if error is not None:

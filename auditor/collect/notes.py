@@ -31,3 +31,8 @@ def other_threads() -> str:
 
 def compiled() -> str:
     return "Part of the step is compiled by torch.compile: module paths and source lines end there."
+
+
+def patched() -> str:
+    """In place of :func:`compiled` where a plan was applied: its patch leads calls through compiled code, too."""
+    return "Part of the step is traced to apply the plan: module paths and source lines end there."

@@ -77,6 +77,9 @@ class Recording(msgspec.Struct, kw_only=True):
     """Last line of the script's traceback."""
     out_of_memory: bool = False
     own_profiler: OwnProfiler | None = None
+    plan_sites: int = 0
+    plan_applied: int = 0
+    """Sites that the plan keeps, where one was to be applied, and how many of them were."""
     notes: list[str] = []
     """Sentences that a reader of the audit must know."""
 

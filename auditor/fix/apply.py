@@ -20,6 +20,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
+from auditor.collect import notes
+from auditor.collect.recording import Recording
 from auditor.engine.rules import Rule, load_rules
 from auditor.errors import AuditError
 from auditor.patching.live import Patched
@@ -52,12 +54,17 @@ class PlanApplied:
         """Begin to wait."""
         self._hook = nn_module.register_module_forward_pre_hook(self._called)
 
-    def finish(self) -> list[str]:
-        """The model as it was; sentences about what was applied, what was called and what was not."""
+    def finish(self, recording: Recording) -> None:
+        """The model as it was; ``recording`` tells what was applied, what was called and what was not."""
         self._unhook()
         for patched in self.patched:
             patched.undo()
-        return self._notes()
+        applied, _, _ = self._sites()
+        recording.plan_sites = len(self.plan.kept)
+        recording.plan_applied = sum(site.key in applied for site in self.plan.kept)
+        if self.patched:  # what the recorder saw compiled is what the plan traced
+            recording.notes = [notes.patched() if n == notes.compiled() else n for n in recording.notes]
+        recording.notes += self._notes()
 
     # --- waiting and patching ----------------------------------------------------------------------
 
@@ -94,17 +101,17 @@ class PlanApplied:
         applied, calls, reasons = self._sites()
         called = [site for site in kept if calls[site.key]]
         counts = f"{_were(len(applied))} applied and {_were(len(called))} called"
-        notes = [f"Patched by a plan: of its {_sites(len(kept))} {counts}."]
+        told = [f"Patched by a plan: of its {_sites(len(kept))} {counts}."]
         idle = [site for site in kept if site.key in applied and not calls[site.key]]
         if idle:
-            notes.append(f"Error: applied but never called: {_named(idle)}.")
+            told.append(f"Error: applied but never called: {_named(idle)}.")
         missed: dict[str, list[PlanSite]] = {}
         for site in kept:
             if site.key not in applied:
                 reason = reasons.get(site.key, "it was not found in the model")
                 missed.setdefault(reason, []).append(site)
-        notes += [f"Not applied: {_named(sites)}: {reason}." for reason, sites in missed.items()]
-        return [*notes, *self._troubles()]
+        told += [f"Not applied: {_named(sites)}: {reason}." for reason, sites in missed.items()]
+        return [*told, *self._troubles()]
 
     def _sites(self) -> tuple[set[Any], Counter[Any], dict[Any, str]]:
         """Keys that were applied, calls by key, and reasons by key where one was found and not applied."""
@@ -121,15 +128,15 @@ class PlanApplied:
         return applied, calls, reasons
 
     def _troubles(self) -> list[str]:
-        notes = list(self._problems)
+        told = list(self._problems)
         for patched in self.patched:
             known = ("is not applied", "never called")  # told above, for all models together
-            notes += [sentence for sentence in patched.problems if not any(words in sentence for words in known)]
+            told += [sentence for sentence in patched.problems if not any(words in sentence for words in known)]
         living = {id(inner_of(m)) for m in _outermost(self.plan.model)}
         later = len(living - {id(m) for m in self._met})
         if later:
-            notes.append(f"{later} more of class {self.plan.model} were made after the first call, and not patched.")
-        return notes
+            told.append(f"{later} more of class {self.plan.model} were made after the first call, and not patched.")
+        return told
 
 
 def inner_of(module: nn.Module) -> nn.Module:

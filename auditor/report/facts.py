@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from auditor.document import Document, Finding, Refused, SourceInfo
+from auditor.document import Document, Finding, Refused, Run, SourceInfo
 from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, size, speedup
 
 EDGES = {
@@ -177,6 +177,8 @@ def next_steps(document: Document) -> list[NextStep]:
     """Commands to run now, ready to paste."""
     run = _shell(document.run.id or "latest")
     steps = [NextStep(f"fusion-audit show {run} --format html > audit.html", "the graphs, before and after")]
+    if document.findings and _can_be_fixed(document.run):
+        steps.append(NextStep(f"fusion-audit fix {run}", "replaces, verifies and measures"))
     if document.refused:
         first = refusals(document)[0]
         at = f"fusion-audit why-not {run} {_shell(first.rule)} --at {_shell(first.at)}"
@@ -187,6 +189,11 @@ def next_steps(document: Document) -> list[NextStep]:
     if not document.findings:
         steps.append(NextStep("fusion-audit rules list", "what is looked for"))
     return steps
+
+
+def _can_be_fixed(run: Run) -> bool:
+    """A script that can run again as it is; under a plan it has been fixed."""
+    return run.source == "profile" and bool(run.script) and not (run.plan or run.patched_from)
 
 
 def _shell(word: str) -> str:

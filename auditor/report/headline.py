@@ -28,10 +28,20 @@ def headline(document: Document) -> list[Fact]:
 
 
 def _patched(document: Document) -> str:
-    """Which plan was applied while the script ran, and to what the audit is to be compared."""
+    """Which plan was applied while the script ran, how much of it, and to what the audit is to be compared."""
     run = document.run
     parts = [f"by the plan {safe(run.plan)}" if run.plan else "", f"from run {safe(run.patched_from)}"]
-    return ", ".join(part for part in (parts if run.patched_from else parts[:1]) if part)
+    words = ", ".join(part for part in (parts if run.patched_from else parts[:1]) if part)
+    return f"{words}{_applied(document)}" if words else ""
+
+
+def _applied(document: Document) -> str:
+    sites, applied = document.run.plan_sites, document.run.plan_applied
+    if not sites:
+        return ""
+    if not applied:
+        return f": NONE of its {plural(sites, 'site')} was applied, and this is the script as it is"
+    return f": {count(applied)} of its {plural(sites, 'site')} applied"
 
 
 def _device(document: Document) -> str:

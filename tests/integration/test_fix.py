@@ -82,6 +82,8 @@ def test_a_model_is_fixed_audited_again_and_run_with_its_plan(
     # AND that run has a name of its own, leads to the fix, and is not what is fixed next
     run = json.loads(again.out)["run"]
     assert (run["name"], run["patched_from"]) == ("model-patched", audited)
+    assert (run["plan_sites"], run["plan_applied"]) == (3, 3)
+    assert not [note for note in run["notes"] if "compiled by torch.compile" in note]
     assert json.loads(fusion_audit("show", "--fix", "--format", "json").out)["after_run"] == fix["after_run"]
     assert fixable(store, "latest").id == fixable(store, "model").id == audited
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as nn_module
 
+from auditor.collect import notes as sentences
+from auditor.collect.recording import Recording
 from auditor.engine.rules import Rule, load_rules
 from auditor.fix.apply import PlanApplied
 from auditor.patching.choose import ByMeasuring, Choice, as_plan
@@ -76,6 +78,12 @@ def run(model: nn.Module, times: int = 1) -> Tensor:
     return result
 
 
+def told(applied: PlanApplied) -> list[str]:
+    recording = Recording()
+    applied.finish(recording)
+    return recording.notes
+
+
 def test_every_living_model_of_the_class_is_patched_and_left_as_it_was(plan: Plan, rules: list[Rule]) -> None:
     # GIVEN two models of the class, before any is called
     model, other = Model(), Model()
@@ -88,7 +96,7 @@ def test_every_living_model_of_the_class_is_patched_and_left_as_it_was(plan: Pla
     assert ATTRIBUTE in model.__dict__
     result = run(model, 2)
     run(other, 3)
-    notes = applied.finish()
+    notes = told(applied)
 
     # THEN both ran with all sites, no hook is left, and the models are as before
     assert notes == ["Patched by a plan: of its 2 sites 2 were applied and 2 were called."]
@@ -102,7 +110,7 @@ def test_a_model_within_another_is_not_the_plans(plan: Plan, rules: list[Rule]) 
     applied = PlanApplied(plan, rules)
     applied.start()
     run(Outer(Model()), 2)
-    assert applied.finish() == [
+    assert told(applied) == [
         "The plan was not applied: the script called no outermost module of class Model."
     ]  # fmt: skip
 
@@ -115,7 +123,7 @@ def test_applied_and_never_called_is_an_error(plan: Plan, rules: list[Rule], mon
     run(model, 2)
     monkeypatch.setattr(PatchSite, "calls", 0)
 
-    assert applied.finish() == [
+    assert told(applied) == [
         "Patched by a plan: of its 2 sites 2 were applied and 0 were called.",
         "Error: applied but never called: FUS201 at first, FUS201 at second.",
     ]
@@ -126,7 +134,7 @@ def test_sites_that_are_not_found_are_named(plan: Plan, rules: list[Rule]) -> No
     model, applied = Model(), PlanApplied(plan, rules)
     applied.start()
     run(model, 2)
-    notes = applied.finish()
+    notes = told(applied)
     assert notes[0] == "Patched by a plan: of its 2 sites 1 was applied and 1 was called."
     assert notes[1] == "Not applied: FUS201 at first: it was not found in the model."
 
@@ -137,9 +145,36 @@ def test_a_script_that_compiles_its_model_is_left_alone(plan: Plan, rules: list[
     applied = PlanApplied(plan, rules)
     applied.start()
     run(model, 2)
-    notes = applied.finish()
+    notes = told(applied)
     assert len(notes) == 1
     assert notes[0].startswith("The plan was not applied: ")
+
+
+def test_what_the_plan_traced_is_not_taken_for_the_scripts_own_compiler(plan: Plan, rules: list[Rule]) -> None:
+    # GIVEN a recording that saw compiled code, of a model that the plan is applied to
+    model, applied = Model(), PlanApplied(plan, rules)
+    applied.start()
+    run(model, 2)
+    recording = Recording(notes=["First.", sentences.compiled()])
+
+    applied.finish(recording)
+
+    assert recording.notes[:2] == ["First.", sentences.patched()]
+    assert (recording.plan_sites, recording.plan_applied) == (2, 2)
+
+
+def test_a_plan_that_is_not_applied_leaves_the_scripts_compiler_its_note(plan: Plan, rules: list[Rule]) -> None:
+    model = Model()
+    model.compile(backend="eager")
+    applied = PlanApplied(plan, rules)
+    applied.start()
+    run(model, 2)
+    recording = Recording(notes=[sentences.compiled()])
+
+    applied.finish(recording)
+
+    assert recording.notes[0] == sentences.compiled()
+    assert (recording.plan_sites, recording.plan_applied) == (2, 0)
 
 
 def test_a_plan_is_read_with_the_rules_of_the_project(plan: Plan, tmp_path: Path) -> None:

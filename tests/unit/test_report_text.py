@@ -67,6 +67,7 @@ refused: 4 sites that must not be fused
 
 what next
   fusion-audit show 3f2a91c0 --format html > audit.html  # the graphs, before and after
+  fusion-audit fix 3f2a91c0  # replaces, verifies and measures
   fusion-audit why-not 3f2a91c0 FUS201 --at model.layers.3.norm  # which op forbids it
 
 2 findings at 97 sites, 535 avoidable kernels
@@ -273,3 +274,28 @@ def test_no_format_needs_heavy_libraries(fmt):
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "facts", [{"source": "trace"}, {"script": []}, {"plan": "/p/plan.yaml"}, {"patched_from": "1m8aaaaaaaaa"}], ids=str
+)
+def test_fix_is_named_only_for_a_script_that_runs_again_as_it_is(facts):
+    document = llama()
+    for name, value in facts.items():
+        setattr(document.run, name, value)
+    assert "fusion-audit fix" not in render(document, None, "text")
+
+
+@pytest.mark.parametrize(
+    ("applied", "words"),
+    [
+        (0, "from run 1m8aaaaaaaaa: NONE of its 3 sites was applied, and this is the script as it is"),
+        (2, "from run 1m8aaaaaaaaa: 2 of its 3 sites applied"),
+    ],
+)
+def test_the_head_says_how_much_of_a_plan_was_applied(applied, words):
+    document = llama()
+    run = document.run
+    run.plan, run.patched_from, run.plan_sites, run.plan_applied = "/p/plan.yaml", "1m8aaaaaaaaa", 3, applied
+    lines = render(document, None, "text", width=160).splitlines()
+    assert f"  patched       by the plan /p/plan.yaml, {words}" in lines
