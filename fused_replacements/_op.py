@@ -89,6 +89,7 @@ class FusedOp:
         self._replaced = next((i for i, a in enumerate(arguments) if a.name == output_for), None)
         fake = self._fake_gradient if self._replaced is None else None  # the output's dtype may not be the argument's
         self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, fake)
+        self._unreached: dict[tuple[bool, ...], Sequence[int]] = {}
         self.bind(_function(self))
 
     def bind(self, function: type[torch.autograd.Function]) -> None:
@@ -200,6 +201,32 @@ class FusedOp:
             for i, grad in zip(wanted, found, strict=True)
         ]
 
+    def unreached(self, used: Sequence[bool], inputs: Sequence[Argument]) -> Sequence[int]:
+        """The learned inputs that none of the ``used`` outputs depends on: eager leaves them without a gradient.
+
+        An optimizer passes over what has none, and decays what has zeros. Found out once, on tensors without memory.
+        """
+        key = (*used, *(i is None for i in inputs))
+        if key not in self._unreached:
+            self._unreached[key] = self._without_path(used, inputs)
+        return self._unreached[key]
+
+    def _without_path(self, used: Sequence[bool], inputs: Sequence[Argument]) -> list[int]:
+        if self._replaced is not None or self._added is not None:
+            return []  # such ops have one output
+        shapes = [i.detach().to("meta") if isinstance(i, Tensor) else i for i in inputs]
+        learned = [i for i in self._learned if isinstance(shapes[i], Tensor)]
+        with torch.enable_grad():
+            for i in learned:
+                shapes[i].requires_grad_()
+            try:
+                outputs = self._public(self.reference(*shapes))
+            except (RuntimeError, NotImplementedError):  # an op without a meta form: the zeros stay
+                return []
+            reached = [o.sum() for o, use in zip(outputs, used, strict=True) if use and o.requires_grad]
+            found = torch.autograd.grad(reached, [shapes[i] for i in learned], allow_unused=True) if reached else ()
+        return [i for i, grad in zip(learned, found, strict=bool(found)) if grad is None]
+
     def scatter(self, gradients: Sequence[Tensor], needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
         """One entry for each argument of the op, as ``autograd.Function`` wants them."""
         result: list[Tensor | None] = [None] * len(self.forward.schema.arguments)
@@ -256,22 +283,27 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
             return tuple(result)
         into = [i for i in learned if wanted[i]]
         if into:
-            found = computed(ctx, grads, [wanted[i] for i in learned])
+            kept = ctx.saved_tensors  # read once: a checkpoint lets go of them then
+            given = [*kept[: len(tensors)], *ctx.constants]
+            inputs = [given[i] for i in places]
+            found = computed(grads, inputs, kept[len(tensors) :], [wanted[i] for i in learned])
             for i, gradient in zip(into, found, strict=True):
                 result[i] = gradient
+            if outputs_seen > 1 and any(grad is None for grad in grads):
+                for i in op.unreached([grad is not None for grad in grads], inputs):
+                    result[i] = None
         if added is not None and wanted[added]:
             result[added] = grads[0]
         return tuple(result)
 
-    def computed(ctx: Any, grads: Sequence[Tensor | None], needs: list[bool]) -> Sequence[Tensor]:
-        kept = ctx.saved_tensors
-        given = [*kept[: len(tensors)], *ctx.constants]
-        inputs = [given[i] for i in places]
+    def computed(
+        grads: Sequence[Tensor | None], inputs: list[Argument], saved: Sequence[Tensor], needs: list[bool]
+    ) -> Sequence[Tensor]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: to be differentiated again
             if replaced is not None:
                 return op.backward.definition(*grads, *inputs, needs)  # type: ignore[no-any-return]
-            return op.gradients(grads, inputs, needs, create_graph=True)
-        return run_backward(*grads, *inputs, *kept[len(tensors) :], needs)  # type: ignore[no-any-return]
+            return op.gradients(grads, list(inputs), needs, create_graph=True)
+        return run_backward(*grads, *inputs, *saved, needs)  # type: ignore[no-any-return]
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type(f"{op.name}_function", (torch.autograd.Function,), members)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -46,9 +46,9 @@ class PlanSite(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     rule: str
     module: str
     fingerprint: str
-    ordinal: int = 0
+    ordinal: Annotated[int, msgspec.Meta(ge=0)] = 0
     state: State = "kept"
-    tier: int = 2
+    tier: Annotated[int, msgspec.Meta(ge=0, le=3)] = 2
     replacement: str = ""
     provider: str = ""
     options: dict[str, Any] = {}
@@ -107,9 +107,19 @@ def load_plan(path: Path | str) -> Plan:
     try:
         plan = msgspec.yaml.decode(text, type=Plan)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise AuditError(
-            f"{path}: not a plan: {str(error).splitlines()[0]}; make one with `fusion-audit fix`."
-        ) from None
+        raise AuditError(f"{path}{_wrong(error)}; make one with `fusion-audit fix`.") from None
     if plan.schema != SCHEMA:
         raise AuditError(f"{path}: is of schema {plan.schema!r}, this version reads {SCHEMA}; make it again.")
     return plan
+
+
+def _wrong(error: Exception) -> str:
+    """``:3: not YAML: …`` where the parser says where, else what is wrong with the plan."""
+    cause = error.__cause__ or error.__context__
+    mark, problem = getattr(cause, "problem_mark", None), getattr(cause, "problem", None)
+    if mark is not None and problem:
+        return f":{mark.line + 1}: not YAML: {problem}"
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if cause is not None:  # a tag or a date that says one thing and holds another
+        return f": not YAML: a value can't be read ({said})"
+    return f": not a plan: {said}"

@@ -144,7 +144,7 @@ def _fitted(view: SiteView, proposal: Proposal) -> tuple[Proposal | None, str]:
         if (given.shape, given.dtype) != (wanted.shape, wanted.dtype):
             return None, f"returns {given.dtype} {list(given.shape)} for {wanted.dtype} {list(wanted.shape)}"
         if given.stride() != wanted.stride() and not _viewable(view, node, given):
-            return None, f"returns another layout, and {node.name} is viewed as it lies"
+            return None, f"returns another layout, and {node.name} is viewed as it lies, or leaves the model"
     return replace(proposal, several=several), ""
 
 
@@ -155,7 +155,7 @@ def _viewable(view: SiteView, node: fx.Node, given: Tensor) -> bool:
         source, tensor = pending.pop()
         for user in source.users:
             name = getattr(user.target, "__name__", user.target)
-            if name == "as_strided":
+            if user.op == "output" or name == "as_strided":  # who gets it may view it as eager's
                 return False
             if name in VIEWS:
                 try:

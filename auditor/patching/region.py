@@ -246,3 +246,31 @@ def _size(
 def tensor_inputs(region: FxRegion, captured: Captured) -> tuple[fx.Node, ...]:
     """The inputs of a region that are tensors, in the order of its function's placeholders."""
     return tuple(node for node in region.inputs if isinstance(captured.results[node], Tensor))
+
+
+_SHORT = ("bf16", "f16")
+_LONG = ("f32", "f64")
+
+
+def check_roundings(region: FxRegion, captured: Captured) -> None:
+    """Raises Unreachable where numbers are rounded to 16 bits on purpose and then used in more.
+
+    No replacement rounds there. What comes in with 16 bits goes back to them by a model's own convention (the norms of
+    Llama before their weight), and the replacements know those.
+    """
+    among = set(region.members)
+    ops = [op for op in region.site.region.ops if captured.node_of[op.index] in among]
+    inside = {op.index for op in ops}
+    given = {
+        value.dtype
+        for op in ops
+        for value in op.inputs()
+        if value.producer is None or value.producer.index not in inside
+    }
+    for op in ops:
+        short = op.outputs[0].dtype if op.outputs else ""
+        if op.name != "aten._to_copy" or short not in _SHORT or short in given or op.inputs()[0].dtype not in _LONG:
+            continue
+        readers = [reader for reader in op.outputs[0].consumers if reader.index in inside]
+        if any(value.dtype in _LONG for reader in readers for value in reader.outputs):
+            raise Unreachable(f"it rounds to {short} and goes on with more digits")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from auditor.collect.capture import Captured, capture
 from auditor.engine.assemble import home_of
@@ -32,7 +33,7 @@ from auditor.patching.patch_site import PatchSite, SiteKey, fingerprint
 from auditor.patching.places import place
 from auditor.patching.proposals import proposals
 from auditor.patching.recompute import take_checkpoints
-from auditor.patching.region import FxRegion, Unreachable, as_module, fx_regions, tensor_inputs
+from auditor.patching.region import FxRegion, Unreachable, as_module, check_roundings, fx_regions, tensor_inputs
 from auditor.patching.site import SiteView
 from auditor.patching.tracing import traced_code
 from auditor.patching.writes import OpenedWrites
@@ -97,7 +98,8 @@ class Rewriter:
         frame = Frame([], [], torch.is_grad_enabled())
         self.frames.append(frame)
         self.codes |= {code for code in (traced_code(),) if code is not None}
-        call = self._rewritten(module, frame)
+        with saved_tensors_hooks(_as_it_is, _as_it_is):  # a checkpoint that the call is in counts what is saved
+            call = self._rewritten(module, frame)
 
         def run(*inputs: Any) -> Any:
             frame.runs += 1
@@ -186,6 +188,7 @@ class Rewriter:
         function = as_module(region, captured)
         inputs = tuple(captured.results[node] for node in tensor_inputs(region, captured))
         _check_plain(inputs)
+        check_roundings(region, captured)
         name = (region.site.rule.id, self._module(home), fingerprint(function, inputs))
         key = SiteKey(*name, seen[name])
         seen[name] += 1
@@ -221,6 +224,10 @@ class Rewriter:
             site.chosen = chosen
         except Unreachable as refusal:
             site.reason = str(refusal)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 _Found = list[tuple[PatchSite, FxRegion | None]]

@@ -84,7 +84,7 @@ def chain_graph(
     reason = _of_outputs(trace)
     if reason is None and _offenders(trace.graph, rows):
         reason = _of_offenders(trace, fn, arguments, autocast, rows)
-    reason = reason or _of_work(trace)
+    reason = reason or _of_work(trace) or _of_rounding(trace)
     if reason is not None:
         raise NotElementwise(reason)
     return trace
@@ -155,6 +155,28 @@ def _of_work(trace: Traced) -> str | None:
         if node.op == "placeholder":
             return "it returns an input as it is"
     return None
+
+
+def _of_rounding(trace: Traced) -> str | None:
+    """A number that is rounded to 16 bits on purpose, and then used in more: the compiler would leave the rounding out.
+
+    What is split in a part that 16 bits hold and the rest would have no rest.
+    """
+    for node in trace.graph.nodes:
+        if node.op == "call_function" and _name(node.target) in _COPIES:
+            short, source = _dtype(node), _dtype(node.args[0])
+            if short in _SHORT and source in _LONG and any(_dtype(user) in _LONG for user in node.users):
+                return f"it rounds to {str(short).removeprefix('torch.')} and goes on with more digits"
+    return None
+
+
+_SHORT: Final = frozenset({torch.float16, torch.bfloat16})
+_LONG: Final = frozenset({torch.float32, torch.float64})
+
+
+def _dtype(node: Any) -> torch.dtype | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return value.dtype if isinstance(value, Tensor) else None
 
 
 def _of_offenders(

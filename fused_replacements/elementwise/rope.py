@@ -130,7 +130,8 @@ def _shapes_only(op: _Rotation) -> type[torch.autograd.Function]:
             grad if grad is not None and grad.dtype is dtype else given.new_empty(1, dtype=dtype).expand(shape)
             for grad, (shape, dtype) in zip(grads, ctx.likes, strict=True)
         ]
-        needs = list(ctx.needs_input_grad[:turned])
+        wanted = ctx.needs_input_grad[:turned]
+        needs = [want and grad is not None for want, grad in zip(wanted, grads, strict=True)]
         again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
         run = op.backward.definition if again else op.backward.overload
         found = iter(run(*grads, *shapes, *ctx.saved_tensors, *ctx.constants, needs))

@@ -161,12 +161,17 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
 
     def forward(ctx: Any, x: Tensor, *slots: Tensor | None) -> Any:
         ctx.save_for_backward(x, *slots)
+        ctx.set_materialize_grads(False)
         y = op.forward.overload(x, *slots)
         return y if torch.compiler.is_compiling() else _separate(y, [len(w) for w in slots[:MOST] if w is not None])
 
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         needs, inputs = list(ctx.needs_input_grad), list(ctx.saved_tensors)
-        grad = grads[0] if len(grads) == 1 else torch.cat(grads, -1)
+        if all(grad is None for grad in grads):
+            return (None,) * len(needs)
+        if len(grads) > 1:  # what nobody read has no gradient, and gives its weight none: optimizers pass over that
+            needs = [need and used for need, used in zip(needs, _used(grads, inputs), strict=True)]
+        grad = _whole(grads, inputs[0], inputs[1 : 1 + MOST])
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph: to be differentiated again
             return op.scatter(op.gradients([grad], inputs, needs, create_graph=True), needs)
         found = iter(op.backward.overload(grad, *inputs, needs))
@@ -180,6 +185,23 @@ def _function(op: FusedOp) -> type[torch.autograd.Function]:
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("packed_linear_function", (torch.autograd.Function,), members)
+
+
+def _used(grads: Sequence[Tensor | None], inputs: Sequence[Tensor | None]) -> list[bool]:
+    """For x, each weight and each bias whether the result that it is for has a gradient."""
+    given = iter(grads)
+    used = [weight is not None and next(given) is not None for weight in inputs[1 : 1 + MOST]]
+    return [True, *used, *used]
+
+
+def _whole(grads: Sequence[Tensor | None], x: Tensor, weights: Sequence[Tensor | None]) -> Tensor:
+    """The gradient of all results side by side, zeros where one has none."""
+    if len(grads) == 1 and grads[0] is not None:
+        return grads[0]
+    like = next(grad for grad in grads if grad is not None)
+    sizes = [weight.size(0) for weight in weights if weight is not None]
+    parts = zip(grads, sizes, strict=True)
+    return torch.cat([like.new_zeros((*x.shape[:-1], n)) if grad is None else grad for grad, n in parts], -1)
 
 
 def _separate(y: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:

@@ -48,7 +48,18 @@ def _module_refusal(linear: nn.Module) -> str | None:
             return "a parameter has no strided memory"
         if parameter.untyped_storage().nbytes() != parameter.numel() * parameter.element_size():
             return "a parameter is a view of a larger buffer that something else manages"
+        if parameter.is_shared() and parameter.device.type == "cpu":
+            return "a parameter lies in memory that processes share"
+        if _holders(parameter) > 1:
+            return "another tensor shows the memory of a parameter: a view, a state_dict, the graph of an earlier step"
     return None
+
+
+def _holders(tensor: Tensor) -> int:
+    """How many tensors share the memory of ``tensor``, itself among them; 1 where this PyTorch does not tell."""
+    storage = tensor.untyped_storage()
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return 1 if count is None else int(count(storage._cdata)) - 1  # ``storage`` itself holds it too
 
 
 def _together_refusal(linears: Sequence[nn.Linear], within: nn.Module | None) -> str | None:
@@ -123,10 +134,21 @@ class PackedLinears:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Give each parameter a storage of its own again, with the values that it has now."""
-        for linear in self.linears:
-            for parameter in linear.parameters():
-                parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+        """Give each parameter a storage of its own again, with the values that it has now.
+
+        Where another tensor has come to show that memory meanwhile (a ``state_dict``, a view) they stay in the buffer:
+        what is written to the parameters has to be seen there.
+        """
+        for parameters in _of_kinds(self.linears):
+            if _holders(parameters[0]) <= len(parameters) or not adjacent(parameters):
+                for parameter in parameters:
+                    parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+
+
+def _of_kinds(linears: Sequence[nn.Linear]) -> Sequence[Sequence[Tensor]]:
+    """The weights, and the biases where there are any."""
+    biases = [linear.bias for linear in linears if linear.bias is not None]
+    return [[linear.weight for linear in linears], *([biases] if biases else [])]
 
 
 def _move_into_one(parameters: Sequence[Tensor]) -> None:

@@ -127,7 +127,8 @@ def _residual_function(op: ResidualOp) -> type[torch.autograd.Function]:
         if grads[0] is None and grads[1] is None:
             return (None,) * count
         wanted = ctx.needs_input_grad
-        needs = [wanted[0] or wanted[1], *[wanted[i] for i in vectors]]
+        normed = grads[0] is not None  # else the vectors have no part in it, and get no gradient, not even zeros
+        needs = [wanted[0] or wanted[1], *[wanted[i] and normed for i in vectors]]
         total, *kept = ctx.saved_tensors
         rest = list(ctx.constants)
         for i, tensor in zip(vectors, kept, strict=True):
