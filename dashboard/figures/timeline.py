@@ -33,7 +33,8 @@ def height(view: View) -> int:
 
 
 def draw(view: View, table: KernelTable, scheme: str = "light", selected: int | None = None) -> dict[str, Any]:
-    """The kernels of ``view``. Each bar's ``customdata`` is its kernel's number; ``selected`` is outlined.
+    """The kernels of ``view``. Each bar's ``customdata`` is its kernel's number (Dash looks it up in a plain list);
+    ``selected`` is outlined.
 
     Plain data, not a ``Figure``: to check thousands of values takes longer than to draw them.
     """
@@ -60,7 +61,7 @@ def _bars(view: View, table: KernelTable, colours: Palette) -> list[dict[str, An
             {
                 "type": "bar", "orientation": "h", "name": kind, "base": typed(table.start_us[rows] / 1e6),
                 "x": typed(table.dur_us[rows] / 1e6), "y": typed(view.lane_of[mine]), "width": 2 * _HALF,
-                "customdata": typed(rows), "hovertext": _hover(table, rows),
+                "customdata": rows.tolist(), "hovertext": _hover(table, rows),
                 "hovertemplate": "%{hovertext}<extra></extra>",
                 "marker": {
                     "color": colours.kinds[kind], "line": {"width": 0},
