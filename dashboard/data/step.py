@@ -15,7 +15,7 @@ from auditor.report.waterfall import Part, Waterfall, split
 from dashboard.data.cache import CACHE
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import code
-from dashboard.data.stored import run_id, store_label, with_ops
+from dashboard.data.stored import head, run_id, store_label, with_ops
 from dashboard.data.words import Words
 
 
@@ -32,10 +32,12 @@ class _Held:
 
 
 def _of_run(ref: str) -> Waterfall | None:
-    run = with_ops(ref)
+    run = head(ref)
     if not {"kernels", "ops"} <= set(run.table_names):
         return split(run.document, None)
-    return step_parts(run.document, kernel_table(run.id))
+    mixed = not all(is_memory_bound(op) for finding in run.document.findings for op in finding.ops)
+    document = with_ops(ref).document if mixed else run.document  # only findings of several kinds need their ops
+    return step_parts(document, kernel_table(run.id))
 
 
 def step_parts(document: Document, table: KernelTable) -> Waterfall | None:
