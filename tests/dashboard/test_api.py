@@ -28,14 +28,14 @@ class TestRuns:
         assert page["runs"][0]["project"] == "models"
 
     def test_filters_and_order(self, store: Store, anyone: TestClient) -> None:
-        for name, project in (("a", "x"), ("b", "y"), ("c", "x")):
+        for name, project in (("alpha", "x"), ("bravo", "y"), ("charlie", "x")):
             save(store, name, project=project)
 
         def names(**asked: Any) -> list[str]:
             return [run["name"] for run in anyone.get("/api/v1/runs", params=asked).json()["runs"]]
 
-        assert names(project="x", sort="name", order="asc") == ["a", "c"]
-        assert names(text="B") == ["b"]
+        assert names(project="x", sort="name", order="asc") == ["alpha", "charlie"]
+        assert names(text="BRAVO") == ["bravo"]
         assert names(since="2999") == []
         assert names(source="trace") == []
 
@@ -136,9 +136,7 @@ class TestRules:
         ("jobs/latest", 422, "path job: "),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
-    path: str, status: int, sentence: str, store: Store, anyone: TestClient
-) -> None:
+def test_what_is_wrong_is_one_sentence(path: str, status: int, sentence: str, store: Store, anyone: TestClient) -> None:
     save(store)
     answer = anyone.get(f"/api/v1/{path}")
     assert answer.status_code == status

@@ -40,7 +40,7 @@ def test_the_story_of_a_trace(place: str, tmp_path: Path) -> None:
         assert "stored as" in client.log(job["id"])["text"]
         assert client.runs(text="step")["total"] == 1
         client.delete(run)
-        with pytest.raises(ServiceError, match="no run") as refused:
+        with pytest.raises(ServiceError, match="holds no audits yet") as refused:
             client.run(run)
         assert refused.value.status == 404
         with pytest.raises(ServiceError, match="is done; only one that failed"):

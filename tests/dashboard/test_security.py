@@ -75,6 +75,14 @@ class TestTokens:
             assert client.get(path, headers={"Authorization": f"Bearer {token}"}).status_code in (200, 404)
             assert client.post("/_dash-update-component", json={}).status_code == 401
 
+    def test_a_browser_is_sent_to_the_form(self, abroad: Service) -> None:
+        with installed_client(abroad) as client:
+            answer = client.get("/", headers={"Accept": "text/html,*/*"})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+            assert client.get("/login").status_code == 200
+            log_in(client, abroad.sessions.new_start_token())
+            assert client.get("/api/v1/runs").status_code == 200
+
     def test_a_name_from_elsewhere_makes_it_reachable_by_others(self) -> None:
         assert Settings().only_here
         assert Settings("::1").only_here
