@@ -222,7 +222,11 @@ def _progress(folder: Path) -> str:
     except AuditError:
         return ""
     graph = "graph recorded" if seen.has_graph and not seen.graph_is_first_step else "graph of the first step"
-    return f"{seen.steps} steps: {graph}, {len(seen.timing_us)} timed, {len(seen.bare_us)} bare"
+    return f"{_steps(seen.steps)}: {graph}, {len(seen.timing_us)} timed, {len(seen.bare_us)} bare"
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -255,7 +259,7 @@ def _judge(script: Path, folder: Path, code: int, reason: str = "") -> Recording
 
 
 def _cut_short(script: Path, recording: Recording, reason: str) -> None:
-    sentence = f"{script}: the script was ended after {recording.steps} steps: {reason}."
+    sentence = f"{script}: the script was ended after {_steps(recording.steps)}: {reason}."
     if not recording.has_graph:
         raise AuditError(f"{sentence[:-1]}, and no step was recorded.")
     recording.notes.append(sentence)
@@ -267,7 +271,7 @@ def _killed(script: Path, recording: Recording, number: int) -> None:
     except ValueError:
         name = f"signal {number}"
     hint = " (out of memory?)" if number == signal.SIGKILL else ""
-    sentence = f"{script}: the script was killed by {name}{hint} after {recording.steps} steps."
+    sentence = f"{script}: the script was killed by {name}{hint} after {_steps(recording.steps)}."
     if not recording.has_graph:
         raise AuditError(sentence)
     recording.exit_code = 128 + number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from auditor.engine.rules import load_rules
 from auditor.fix.inputs import CapturedCall, CapturedStep, InputCapture
 from auditor.fix.options import Options
 from auditor.fix.repair import Repair
+from auditor.fix.stages import write as write_stage
 from auditor.fix_document import FixDocument
 from auditor.patching.plan import Plan
 
@@ -26,7 +28,7 @@ def attach(folder: Path, options: dict[str, Any]) -> InputCapture:
     given = msgspec.convert(options, Options)
 
     def then(step: CapturedStep) -> None:
-        document, plan = fixed(step, given)
+        document, plan = fixed(step, given, lambda stage: write_stage(folder, stage))
         if plan is not None and plan.kept:
             plan.save(folder / PLAN)
         write(folder, document)
@@ -42,8 +44,13 @@ def write(folder: Path, document: FixDocument) -> None:
     os.replace(scratch, folder / RESULT)
 
 
-def fixed(step: CapturedStep, options: Options) -> tuple[FixDocument, Plan | None]:
-    """Patch, verify and measure the model of ``step``; of several models the largest. It is unpatched afterwards."""
+def fixed(
+    step: CapturedStep, options: Options, say: Callable[[str], None] = lambda _stage: None
+) -> tuple[FixDocument, Plan | None]:
+    """Patch, verify and measure the model of ``step``; of several models the largest. It is unpatched afterwards.
+
+    ``say`` is told each stage.
+    """
     call = _largest(step)
     document = FixDocument(run=options.run, model=type(call.module).__name__, kind=step.kind)
     others = sorted({c.name for c in step.calls if c.module is not call.module})
@@ -52,7 +59,7 @@ def fixed(step: CapturedStep, options: Options) -> tuple[FixDocument, Plan | Non
             f"Only {call.name}, the largest, was patched; the step calls {', '.join(others)} too. To fix another, run "
             "and fix a script that calls it alone."
         )
-    repair = Repair(call, load_rules([Path(folder) for folder in options.rules]), options, document)
+    repair = Repair(call, load_rules([Path(folder) for folder in options.rules]), options, document, say)
     try:
         return document, repair.run()
     except Exception as error:  # ours, or of the model on inputs that it took before

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import torch
-from torch import nn
+from torch import fx, nn
 
 from auditor.config import Config
 from auditor.engine.rules import Rule
@@ -16,6 +17,7 @@ from auditor.fix.options import Options
 from auditor.fix_document import FixDocument, FixedSite, FixMemory, FixTiming, RatioInfo
 from auditor.measuring import Ratio
 from auditor.measuring.clocks import first_us
+from auditor.patching.calls import Proposal
 from auditor.patching.choose import ByMeasuring, Choice, as_plan
 from auditor.patching.culprit import culprits
 from auditor.patching.errors import named_leaves
@@ -33,6 +35,23 @@ UNSEEN = "A graph could not be looked at"
 Key = tuple[str, str, str, int]
 
 
+def _quiet(_stage: str) -> None:
+    return None
+
+
+@dataclass
+class _Told(ByMeasuring):
+    """Says of each site that it is tried. ``of``: how many there are, as far as graphs were traced."""
+
+    say: Callable[[str], None] = _quiet
+    of: Callable[[], int] = lambda: 0
+
+    def choose(self, site: PatchSite, nodes: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
+        number = len(self.outcomes) + 1
+        self.say(f"{'trying' if self.timed else 'looking at'} sites: {number} of {max(self.of(), number)}")
+        return super().choose(site, nodes)
+
+
 @dataclass
 class Repair:
     """One model, one captured step. What is found goes into ``document``."""
@@ -41,6 +60,8 @@ class Repair:
     rules: list[Rule]
     options: Options
     document: FixDocument
+    say: Callable[[str], None] = _quiet
+    """Told each stage."""
     _live: list[Patched] = field(default_factory=list)
     """What has to be undone."""
 
@@ -95,10 +116,12 @@ class Repair:
             keep_all=self.options.keep_all, min_gain=self.options.min_gain, limit=self.options.limit,
             wanted=lambda rule: not self.options.select or rule in self.options.select,
         )  # fmt: skip
-        chooser = ByMeasuring(choice, timed=not self.options.dry)
+        chooser = _Told(choice, timed=not self.options.dry, say=self.say)
         keep = Selection(Config(suppress=self.options.suppress), self.rules).keep
         patched = self._patched(Patched(self.model, self.rules, chooser, keep=keep))
+        chooser.of = lambda: sum(bool(site.proposals) for site in patched.sites)
         run_step(self.model, self.step)
+        chooser.say = _quiet  # what verification traces anew is no stage
         device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         plan = Plan(
             run=self.options.run, model=type(self.model).__name__, torch=str(torch.__version__), device=device.type
@@ -111,8 +134,10 @@ class Repair:
 
     def _verified(self, patched: Patched, plan: Plan) -> Patched:
         """The model patched with what is right in it as a whole."""
+        self.say("verifying the patched model")
         verdict = self._judged(patched)
         if not verdict.ok:
+            self.say("verifying: looking for the sites that make the model wrong")
             patched.undo()
             found, rest, patched = culprits(self.model, self.rules, plan, self._judged)
             self._patched(patched)
@@ -127,6 +152,7 @@ class Repair:
         return verify(self.model, patched, self.step)
 
     def _timed(self, patched: Patched) -> ThreeWay:
+        self.say("measuring the step")
         return measure_step(self.model, patched, self.step, compile=self.options.compile, cap_s=self.options.cap_s)
 
     def _timed_as_it_is(self, patched: Patched) -> ThreeWay:

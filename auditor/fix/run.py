@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +22,9 @@ from auditor.document import Document
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError, ScriptFailed
 from auditor.fix.judge import judged
+from auditor.fix.plan_file import left_alone, replaced
 from auditor.fix.recommend import recommendations
+from auditor.fix.stages import Stages
 from auditor.fix_document import FixDocument
 from auditor.graph.tables import from_tables, to_tables
 from auditor.patching.plan import Plan, load_plan
@@ -36,7 +37,6 @@ PLAN = "plan.yaml"
 """Files that the watcher leaves in its folder."""
 AFTER_WARMUP = 3
 """Steps before the audit of the patched script: one unpatched, one that compiles, one for what the compiler redoes."""
-_SAY_EVERY_S = 10
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,11 @@ class Fixing:
         if self.after is not None:
             self.after[0].run.plan = str(plan.absolute())
         if self.plan is None:
+            document.notes.append(left_alone(plan))
             store.save_fix(document, self.after)
             return
+        told = replaced(plan, self.plan, self.stored, store)
+        document.notes += [told] if told else []
         document.plan = str(plan)
         with _kept_on_failure(plan):
             _save(self.plan, plan)
@@ -107,16 +110,10 @@ class Fixing:
     # --- the script, to be fixed -------------------------------------------------------------------
 
     def _run_script(self, folder: Path, *, dry: bool) -> FixDocument:
-        began_s = time.monotonic()
-        what = "looking for sites" if dry else "patching, verifying and measuring"
-
-        def progress() -> str:
-            passed_s = int(time.monotonic() - began_s) // _SAY_EVERY_S * _SAY_EVERY_S
-            return f"{what}: {passed_s} s" if passed_s else ""
-
         ended, facts = watch_script(
             self.script[0], self.script[1:], watcher=WATCHER, options=self._for_watcher(dry), folder=folder,
-            cap_s=self.options.cap_s, progress=progress, done=(folder / RESULT).exists, on_progress=self.on_progress,
+            cap_s=self.options.cap_s, progress=Stages(folder, "waiting for a step of the script"),
+            done=(folder / RESULT).exists, on_progress=self.on_progress,
         )  # fmt: skip
         document = _read(folder / RESULT)
         if document is None:
@@ -154,7 +151,7 @@ class Fixing:
             recording = record_script(
                 self.script[0], self.script[1:], warmup=AFTER_WARMUP, folder=folder, stop=True, patcher=PATCHER,
                 plan=plan, options={"rules": list(self.config.rules)}, cap_s=self.options.cap_s,
-                on_progress=self.on_progress,
+                on_progress=lambda sentence: self.on_progress(f"audit after: {sentence}"),
             )  # fmt: skip
         except AuditError as error:
             self._roll_back(document, str(error))

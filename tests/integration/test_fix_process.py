@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from auditor.config import Config
 from auditor.document import Document, Finding, Run, Saving, Site, Totals, TotalSaving
 from auditor.errors import AuditError
 from auditor.fix import run as fix_run
@@ -113,6 +114,7 @@ def test_what_the_watcher_found_is_completed_stored_and_shown(
     assert store.load_fix(run).sites[0].state == "rolled_back"
     assert [r.id for r in store.list_runs()] == [run]
     assert not (folder / "fusion-plan.yaml").exists()
+    assert fix["notes"] == ["No plan was written."]
     assert "Not worth it here: nothing was kept of 1 site." in fusion_audit("show", "--fix").out
 
 
@@ -171,6 +173,19 @@ def test_a_script_that_goes_on_when_all_is_there_is_ended(
 
     assert done.code == 0, done.err
     assert time.monotonic() - began < 30
+
+
+def test_the_stage_of_the_watcher_reaches_who_waits(scene: Callable[[str], str], store: Store, folder: Path) -> None:
+    # GIVEN a watcher that tries a site for a while
+    run = scene("quiet")
+    start = ["def start(self):", "(self.folder / 'stage.txt').write_text('trying sites: 1 of 2')", "time.sleep(1)"]
+    stub = (folder / "stub.py").read_text()
+    (folder / "stub.py").write_text(stub.replace(start[0], "\n        ".join([*start, "self.write('refused')"])))
+
+    said: list[str] = []
+    fix_run.Fixing(store.load(run), fix_run.FixOptions(), [], Config(), on_progress=said.append).run()
+
+    assert said[0].startswith("trying sites: 1 of 2")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])

@@ -36,9 +36,9 @@ def step() -> Step:
     )
 
 
-def repaired(model: nn.Module, **asked: Any) -> FixDocument:
-    document = FixDocument()
-    Repair(CapturedCall("M", model, step()), load_rules(), Options(cap_s=0.2, **asked), document).run()
+def repaired(model: nn.Module, said: list[str] | None = None, **asked: Any) -> FixDocument:
+    document, say = FixDocument(), [].append if said is None else said.append
+    Repair(CapturedCall("M", model, step()), load_rules(), Options(cap_s=0.2, **asked), document, say).run()
     assert ATTRIBUTE not in model.__dict__
     return document
 
@@ -64,8 +64,10 @@ def test_where_nothing_is_applied_no_patched_step_is_timed(model: type[nn.Module
     assert verdict(fix).startswith("Nothing was kept")
 
 
-def test_what_is_kept_has_all_figures() -> None:
-    fix = repaired(RMSNorm(), keep_all=True, compile=False)
+def test_what_is_kept_has_all_figures_and_each_stage_is_told() -> None:
+    said: list[str] = []
+    fix = repaired(RMSNorm(), said, keep_all=True, compile=False)
+    assert list(dict.fromkeys(said)) == ["trying sites: 1 of 1", "verifying the patched model", "measuring the step"]
     (site,) = fix.sites
     assert (site.state, site.calls) == ("kept", 1)
     assert min(site.before_us, site.after_us, site.gain.ratio, fix.timing.patched_us, fix.timing.patched_first_us) > 0
