@@ -18,11 +18,17 @@ def search(ident: str, label: str, value: str, placeholder: str = "") -> html.Di
     )
 
 
-def choice(ident: str, label: str, values: Iterable[str], value: str, everything: str = "All") -> dmc.Select:
-    """One of ``values``, or all of them; a value of the address that is not among them is offered too."""
+def choice(
+    ident: str, label: str, values: Iterable[str], value: str, everything: str = "All", css: str = ""
+) -> dmc.Select:
+    """One of ``values``, or all of them; a value of the address that is not among them is offered too.
+
+    ``css``: ``broad`` for long values.
+    """
     known = list(dict.fromkeys([*values, *([value] if value else [])]))
     data = [{"value": v, "label": clip(safe(v), 60)} for v in known if v]
     return dmc.Select(
-        id=ident, label=label, data=data, value=value or None, placeholder=everything, clearable=True, searchable=True,
+        id=ident, label=label, className=css, data=data, value=value or None, placeholder=everything, clearable=True,
+        searchable=True,
         size="xs", checkIconPosition="right", maxDropdownHeight=320, nothingFoundMessage="Nothing of that name",
     )  # fmt: skip

@@ -102,7 +102,7 @@ def kernels(graph: OpGraph, site: Site) -> html.Section:
 
 
 def _made(outputs: tuple[Value, ...]) -> Any:
-    return html.Code(_tensor(outputs[0])) if outputs else "–"
+    return html.Code(_tensor(outputs[0]), className="nowrap") if outputs else "–"
 
 
 def _tensor(value: Value) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from auditor.document import Site
 from auditor.graph.model import OpGraph
-from auditor.graph.tables import from_tables
+from auditor.graph.tables import SCHEMAS, from_tables
 from auditor.store import StoredRun
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ def site_graph(run: StoredRun, site: Site) -> tuple[OpGraph, Site] | None:
     """The graph around ``site``, and the site with the indices of its ops in it; None where the run has no graph."""
     if not {"ops", "values", "kernels"} <= set(run.table_names):
         return None
-    ops, values = run.table("ops"), run.table("values")
+    ops, values = run.table("ops", ["args", "outputs"]), run.table("values", ["id", "base"])
     if not site.ops or not all(0 <= i < len(ops) for i in site.ops):
         return None
-    rows = _Neighbours(ops, values, run.table("kernels", ["op"])).around(site.ops)
-    return _cut(ops, values, run.table("kernels"), rows, site)
+    owners = run.table("kernels", ["op"])
+    rows = _Neighbours(ops, values, owners).around(site.ops)
+    return _cut(run, values, owners, rows, site)
 
 
 class _Neighbours:
@@ -125,21 +126,38 @@ class _Neighbours:
 
 
 def _cut(
-    ops: pyarrow.Table, values: pyarrow.Table, kernels: pyarrow.Table, rows: list[int], site: Site
+    run: StoredRun, values: pyarrow.Table, owners: pyarrow.Table, rows: list[int], site: Site
 ) -> tuple[OpGraph, Site]:
     """The tables with ``rows`` and what they name, as a graph."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     new = {row: index for index, row in enumerate(rows)}
-    part = ops.take(pa.array(rows, pa.int64()))
-    wanted = _closed(_named(part), values)
-    kept = values.filter(pc.is_in(values.column("id"), pa.array(sorted(wanted), pa.int64())))
-    own = kernels.filter(pc.is_in(kernels.column("op"), pa.array(rows, pa.int64())))
+    part = _taken(run, "ops", rows)
+    kept = _taken(run, "values", _places(values.column("id"), _closed(_named(part), values)))
+    own = _taken(run, "kernels", _places(owners.column("op"), rows))
     moved = pa.array([new[row] for row in own.column("op").to_pylist()], pa.int64())
     own = own.set_column(own.column_names.index("op"), own.schema.field("op"), moved)
     graph = from_tables({"ops": part, "values": kept, "kernels": own})
     return graph, msgspec.structs.replace(site, ops=[new[row] for row in site.ops])
+
+
+def _places(column: pyarrow.ChunkedArray, wanted: Iterable[int]) -> list[int]:
+    """The rows whose value in ``column`` is among ``wanted``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    hits = pc.is_in(column, pa.array(sorted(wanted), pa.int64()))
+    return [int(i) for i in np.flatnonzero(np.asarray(hits.combine_chunks().fill_null(False)))]
+
+
+def _taken(run: StoredRun, name: str, rows: list[int]) -> pyarrow.Table:
+    """Some rows of a table, read a column at a time: a whole table of a million rows is never in memory for them."""
+    import pyarrow as pa
+
+    wanted = pa.array(rows, pa.int64())
+    parts = [run.table(name, [column]).take(wanted) for column in SCHEMAS[name].names]
+    columns = {part.column_names[0]: part.column(0) for part in parts}
+    return pa.table(columns).replace_schema_metadata(parts[0].schema.metadata)
 
 
 def _named(ops: pyarrow.Table) -> set[int]:

@@ -117,7 +117,9 @@ def _sites(finding: Finding, site: str) -> Any:
     places = finding.places[:_OFFERED]
     index = int(site) if site.isdecimal() and int(site) < len(places) else 0
     labels = [f"{i + 1}. {safe(p.module) or facts.place(p.source) or 'site'}" for i, p in enumerate(places)]
-    field = choice("finding-site", "Site", labels, labels[index] if labels else "", everything="The first site")
+    field = choice(
+        "finding-site", "Site", labels, labels[index] if labels else "", everything="The first site", css="broad"
+    )
     return html.Div(field, className="filters", hidden=len(places) < 2)
 
 
@@ -153,6 +155,9 @@ def _apply(document: Document, finding: Finding) -> html.Section:
 
 
 def _command(document: Document, finding: Finding) -> html.P:
+    """What to type instead, where the script is."""
+    if document.run.source == "trace":
+        return html.P(["To apply it, audit the script itself: ", html.Code("fusion-audit run script.py")])
     line = f"fusion-audit fix {safe(document.run.id)} --select {safe(finding.rule)}"
     return html.P(["From the command line, where the script is: ", html.Code(line)])
 

@@ -50,7 +50,7 @@ def _choices(names: list[str], model: str, baseline: str, runs: list[RunSummary]
     return html.Div(
         [
             choice("gate-model", "Model", names, model, everything="Newest run's"),
-            choice("gate-baseline", "Baseline", labels, chosen, everything="The run before"),
+            choice("gate-baseline", "Baseline", labels, chosen, everything="The run before", css="broad"),
             html.Div(id="gate-address", hidden=True),
         ],
         className="filters",

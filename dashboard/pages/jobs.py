@@ -37,7 +37,9 @@ def layout(state: str = "", **_: str) -> html.Div:
         "Jobs",
         html.Div(choice("jobs-state", "State", _STATES, chosen), className="filters"),
         html.Div(_list(chosen, 0), id="jobs-list"),
-        html.Div(html.Button("Older jobs", id="jobs-more", type="button", className="quiet"), className="row"),
+        html.Div(
+            html.Button("Older jobs", id="jobs-more", type="button", className="quiet", hidden=True), className="row"
+        ),
         html.Div(id="jobs-older"),
         dcc.Interval(id="jobs-clock", interval=2000),
         html.Div(id="jobs-address", hidden=True),
@@ -52,7 +54,7 @@ def _refresh(_: int | None, state: str | None) -> Any:
 
 @callback(
     Output("jobs-older", "children"),
-    Output("jobs-more", "disabled"),
+    Output("jobs-more", "hidden"),
     Input("jobs-more", "n_clicks"),
     Input("jobs-state", "value"),
 )

@@ -83,7 +83,7 @@ def _first_steps() -> list[Any]:
 
 def _columns(sort: str) -> list[dict[str, Any]]:
     columns = [
-        grid.link("name", "run", "href", pinned="left", width=206),
+        grid.link("name", "run", "href", pinned="left", width=200),
         grid.number("created", "recorded", "created_text", width=140, type="", cellClass=""),
         {"field": "device", "headerName": "device", "width": 138, "tooltipField": "device"},
         grid.number("step_us", "step", "step_text", width=82),
@@ -91,7 +91,7 @@ def _columns(sort: str) -> list[dict[str, Any]]:
         grid.number("kernels", "kernels", "kernels_text", width=84),
         grid.number("unfused_kernels", "unfused", "unfused_text", width=84),
         grid.number("avoidable_kernels", "avoidable", "avoidable_text", width=90),
-        grid.number("step_saving_us", "likely saved", "saving_text", width=128),
+        grid.number("step_saving_us", "likely saved", "saving_text", width=138),
         grid.number("findings", "findings", "findings_text", width=88),
         {"field": "source", "headerName": "source", "width": 90},
         {"field": "id", "headerName": "id", "width": 130, "cellClass": "mono"},

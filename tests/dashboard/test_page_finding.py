@@ -78,6 +78,8 @@ def test_a_trace_can_not_be_applied(store: Store) -> None:
 
     assert by_id(shown, "finding-apply").disabled
     assert "there is no script to run again" in text(by_id(shown, "finding-why"))
+    assert "fusion-audit run script.py" in text(shown)
+    assert "fusion-audit fix" not in text(by_id(shown, "finding-why"))
 
 
 def test_applying_queues_a_job_for_this_rule_and_nothing_else(store: Store, memory_jobs: MemoryJobs) -> None:
