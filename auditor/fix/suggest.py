@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,12 +141,21 @@ def _change(path: Path, spots: Sequence[_Spot], recorded: str) -> Change | str:
     except (OSError, UnicodeError, ValueError, SyntaxError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not Python"
         return f"{name} can't be read ({reason}): no change of it is suggested."
-    if all(f"fusion-audit: {spot.rule.id} " in old for spot in spots):
+    changed = changed_since(path, recorded)
+    new = old if changed else _edited(old, tree, list(spots))
+    if new != old and _is_python(new):
+        return Change(path, old, new)
+    if _holds_all(old, spots):
         return f"{name}: what would be suggested is in the file already, from an earlier time."
-    if changed_since(path, recorded):
+    if changed:
         return f"{name} has changed since the run, and lines may have moved: run it again for suggestions."
-    new = _edited(old, tree, list(spots))
-    return Change(path, old, new) if new != old and _is_python(new) else f"{name}: there is no change to suggest."
+    return f"{name}: there is no change to suggest."
+
+
+def _holds_all(text: str, spots: Sequence[_Spot]) -> bool:
+    """Whether there are as many comments of each rule as it would get."""
+    wanted = Counter(spot.rule.id for spot in spots)
+    return all(text.count(f"fusion-audit: {rule} ") >= number for rule, number in wanted.items())
 
 
 def _edited(old: str, tree: ast.Module, spots: list[_Spot]) -> str:

@@ -43,6 +43,7 @@ class Norm(torch.nn.Module):
 '''
 GATE, NORM = 11, 19
 RECORDED = "2199-01-01T00:00:00+00:00"
+LONG_AGO = "2001-01-01T00:00:00+00:00"
 
 
 def changed(
@@ -114,6 +115,18 @@ def test_what_was_suggested_before_is_not_suggested_again(store: Store, model: P
     assert found == Suggestions(
         [], ["model.py: what would be suggested is in the file already, from an earlier time."]
     )  # fmt: skip
+    # AND so it is where the file is newer than the run, as after --write
+    assert suggested(store, model, {"FUS201": ("rms_norm", [NORM])}, recorded=LONG_AGO) == found
+
+
+def test_a_second_place_of_a_rule_is_suggested_though_the_first_is_marked(store: Store, model: Path) -> None:
+    two = SOURCE + "\n\nclass Other(MLP):\n    def forward(self, x):\n        return F.silu(x) * x\n"
+    model.write_text(two, encoding="utf-8")
+    ((_, new),) = changed(store, model, {"FUS206": ("act_mul", [GATE])})
+    model.write_text(new, encoding="utf-8")
+    line = new.splitlines().index("        return F.silu(x) * x") + 1
+    ((_, newer),) = changed(store, model, {"FUS206": ("act_mul", [line])})
+    assert newer.count("fusion-audit: FUS206 ") == 2
 
 
 def test_a_finding_that_is_in_no_file_of_the_users_is_told_apart(store: Store, folder: Path) -> None:
@@ -134,7 +147,7 @@ def test_a_rule_without_a_call_shows_what_its_docs_say(store: Store, model: Path
 
 
 def test_a_file_that_changed_since_the_run_is_left_alone(store: Store, model: Path) -> None:
-    found = suggested(store, model, {"FUS206": ("act_mul", [GATE])}, recorded="2001-01-01T00:00:00+00:00")
+    found = suggested(store, model, {"FUS206": ("act_mul", [GATE])}, recorded=LONG_AGO)
     assert found == Suggestions(
         [], ["model.py has changed since the run, and lines may have moved: run it again for suggestions."]
     )  # fmt: skip
