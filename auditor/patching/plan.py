@@ -114,12 +114,12 @@ def load_plan(path: Path | str) -> Plan:
 
 
 def _wrong(error: Exception) -> str:
-    """``:3: not YAML: …`` where the parser says where, else what is wrong with the plan."""
+    """``:3: not a plan: …`` where the parser says where, else what is wrong with the plan."""
     cause = error.__cause__ or error.__context__
     mark, problem = getattr(cause, "problem_mark", None), getattr(cause, "problem", None)
     if mark is not None and problem:
-        return f":{mark.line + 1}: not YAML: {problem}"
+        return f":{mark.line + 1}: not a plan: {problem}"
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     if cause is not None:  # a tag or a date that says one thing and holds another
-        return f": not YAML: a value can't be read ({said})"
+        return f": not a plan: a value can't be read ({said})"
     return f": not a plan: {said}"
