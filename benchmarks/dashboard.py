@@ -48,7 +48,7 @@ OVERVIEW = (
     "() => document.querySelectorAll('main .tile').length > 2"
     " && /FUS\\d/.test((document.querySelector('main') || {}).innerText || '')"
 )
-FIGURES = "() => document.querySelectorAll('#overview-time .main-svg, #overview-roofline .main-svg').length >= 2"
+FIGURES = "() => ['time', 'roofline'].every(name => document.querySelector(`#overview-${name} .main-svg`))"
 RUNS = "() => document.querySelectorAll('#runs-grid .ag-row').length > 5"
 DRAWN = (
     "() => /kernels? on/.test((document.querySelector('#timeline-says') || {}).innerText || '')"
