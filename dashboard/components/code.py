@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from dash import html
@@ -64,8 +64,3 @@ def details(summary: Any, *content: Any, is_open: bool = False, ident: str = "")
     """A fold."""
     named: dict[str, Any] = {"id": ident} if ident else {}
     return html.Details([html.Summary(summary), html.Div(content, className="fold")], open=is_open, **named)
-
-
-def one_of(value: str, allowed: Collection[str], otherwise: str) -> str:
-    """A word of the address that must be one of ``allowed``."""
-    return value if value in allowed else otherwise

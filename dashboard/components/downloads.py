@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
+
+import dash
+from dash import Input, Output, State, callback, dcc, html
+from dash.exceptions import PreventUpdate
 
 from auditor.errors import AuditError
 from auditor.fix_document import FixDocument
 from auditor.patching.plan import HEADER, Plan, load_plan
+from dashboard.components.measured import fix_for
 from dashboard.components.source import why_not_here
+from dashboard.components.states import failed
 from dashboard.context import current
+from dashboard.data.findings import find_finding
 from dashboard.data.rules import all_rules
+from dashboard.data.stored import document as document_of
 from dashboard.data.stored import stored
 
 _LARGEST = 8_000_000
@@ -62,3 +71,43 @@ def diff_text(run: str) -> str:
         why = " ".join(found.notes) or "No finding lies in source files of yours."
         raise AuditError(f"There is nothing to suggest a change of. {why}")
     return "".join(change.diff for change in found.changes)
+
+
+def download_buttons() -> html.Div:
+    """The plan and the diff as files, or why there is none."""
+    return html.Div(
+        [
+            html.Div(
+                [
+                    html.Button("Download the plan", id="finding-plan", type="button"),
+                    html.Button("Download the source diff", id="finding-diff", type="button"),
+                    dcc.Download(id="finding-file"),
+                ],
+                className="row",
+            ),
+            html.Div(id="finding-file-problem"),
+        ]
+    )
+
+
+@callback(
+    Output("finding-file", "data"),
+    Output("finding-file-problem", "children"),
+    Input("finding-plan", "n_clicks"),
+    Input("finding-diff", "n_clicks"),
+    State("finding-which", "data"),
+    prevent_initial_call=True,
+)
+def _download(plan: int | None, diff: int | None, which: dict[str, str]) -> tuple[Any, Any]:
+    if not (plan or diff):
+        raise PreventUpdate
+    run = which["run"]
+    try:
+        if dash.ctx.triggered_id == "finding-diff":
+            return {"content": diff_text(run), "filename": f"fusion-{run}.diff", "type": "text/x-diff"}, None
+        fix = fix_for(run, find_finding(document_of(run), which["fingerprint"]))
+        if fix is None:
+            return dash.no_update, failed("No fix of this run is stored yet.", "No plan yet")
+        return {"content": plan_text(fix), "filename": f"fusion-plan-{run}.yaml", "type": "application/yaml"}, None
+    except AuditError as error:
+        return dash.no_update, failed(str(error), "Nothing to download")

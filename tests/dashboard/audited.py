@@ -93,7 +93,7 @@ def save_fix(store: Store, run: str, plan: str = "") -> FixDocument:
         ),
         memory=FixMemory(eager_bytes=3_000_000, patched_bytes=1_000_000, compile_bytes=2_000_000),
         predictions=[Prediction(rule=finding.rule, sites=1, predicted_us=90.0, measured_us=90.0, predicted_share=0.6,
-                                measured_share=0.6)],
+                                measured_share=0.6, before_us=150.0, after_us=60.0, after_predicted_us=66.0)],
         amdahl_cap=2.0, predicted_us=90.0, measured_us=100.0, verified=True, verification="on captured inputs",
         plan=plan,
     )  # fmt: skip
