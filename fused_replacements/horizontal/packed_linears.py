@@ -50,8 +50,6 @@ def _module_refusal(linear: nn.Module) -> str | None:
             return "a parameter is a view of a larger buffer that something else manages"
         if parameter.is_shared() and parameter.device.type == "cpu":
             return "a parameter lies in memory that processes share"
-        if _holders(parameter) > 1:
-            return "another tensor shows the memory of a parameter: a view, a state_dict, the graph of an earlier step"
     return None
 
 
@@ -76,7 +74,10 @@ def _together_refusal(linears: Sequence[nn.Linear], within: nn.Module | None) ->
         return "some of the parameters are frozen, and some are not"
     if len({parameter.data_ptr() for parameter in parameters if parameter.numel()}) < len(parameters):
         return "two of the modules share a parameter, or have an empty one"
-    return None if within is None else _shared_refusal(linears, within)
+    shared = None if within is None else _shared_refusal(linears, within)
+    if shared is None and any(_holders(parameter) > 1 for parameter in parameters):
+        return "another tensor shows the memory of a parameter: a view, a state_dict, the graph of an earlier step"
+    return shared
 
 
 def _shared_refusal(linears: Sequence[nn.Linear], within: nn.Module) -> str | None:
