@@ -5,7 +5,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCES := auditor fused_replacements tests examples benchmarks
+SOURCES := auditor dashboard fused_replacements tests examples benchmarks
 
 .PHONY: audit test test-all test-thorough kernels docs lint types format ci clean
 

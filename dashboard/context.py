@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from auditor.config import Config
 from auditor.store import Store
@@ -17,7 +17,7 @@ class Context:
 
     store: Store
     jobs: Jobs | None = None
-    config: Config = Config()
+    config: Config = field(default_factory=Config)
     may_change: Callable[[], bool] = lambda: False
     """Whether the request at hand comes from a browser that is logged in; asked inside of a callback."""
 

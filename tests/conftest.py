@@ -21,8 +21,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "developer")
 
 @pytest.fixture(autouse=True)
 def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may write `.fusion-audit` into the checkout, or read what another test stored there."""
+    """No test may write `.fusion-audit` into the checkout or the machine's id, or read what another test stored."""
     monkeypatch.setenv("FUSION_AUDIT_DIR", str(tmp_path_factory.mktemp("store") / ".fusion-audit"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    for name in ("FUSION_AUDIT_DB", "FUSION_AUDIT_ARTEFACTS", "FUSION_AUDIT_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from werkzeug.serving import WSGIRequestHandler, make_server
-
-sys.path.append(str(Path(__file__).parents[1] / "dashboard"))
-
 from audited import GATES, save, save_fix
+from browsed import Seen, Site
 from memory_jobs import MemoryJobs
 from playwright.sync_api import (
     Browser,
     BrowserContext,
-    ConsoleMessage,
-    Page,
-    Request,
-    Response,
     ViewportSize,
     expect,
     sync_playwright,
 )
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from auditor.store import Store
 from dashboard import Context, create_app
@@ -41,36 +32,6 @@ ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _own_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may use the machine's id and lock of whoever runs it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-
-
-@dataclass
-class Site:
-    """A dashboard that is served, with what its pages read."""
-
-    url: str
-    store: Store
-    jobs: MemoryJobs
-    logged_in: bool = True
-    run: str = ""
-    fixed: str = ""
-    finding: str = ""
-
-    @property
-    def pages(self) -> dict[str, str]:
-        """A path for every page."""
-        run = f"/run/{self.run}"
-        return {
-            "runs": "/", "overview": run, "finding": f"{run}/finding/{self.finding}", "timeline": f"{run}/timeline",
-            "kernels": f"{run}/kernels", "compare": f"/compare?a={self.run}&b={self.fixed}", "rules": "/rules",
-            "rule": "/rules/FUS202", "jobs": "/jobs", "job": "/jobs/job0", "gate": "/gate?model=llama",
-            "not found": "/nothing/here",
-        }  # fmt: skip
 
 
 class _Quiet(WSGIRequestHandler):
@@ -140,34 +101,6 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield browser
         browser.close()
-
-
-@dataclass
-class Seen:
-    """What a page did that it must not: errors on the console, requests to elsewhere, answers that failed."""
-
-    page: Page
-    home: str
-    wrong: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on("request", self._request)
-        self.page.on("response", self._response)
-
-    def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
-            self.wrong.append(f"console: {message.text}")
-
-    def _request(self, request: Request) -> None:
-        parts = urlsplit(request.url)
-        if parts.scheme not in ("data", "blob") and f"{parts.scheme}://{parts.netloc}" != self.home:
-            self.wrong.append(f"foreign request: {request.url}")
-
-    def _response(self, response: Response) -> None:
-        if response.status >= 400:
-            self.wrong.append(f"{response.status}: {response.url}")
 
 
 @pytest.fixture(scope="session")

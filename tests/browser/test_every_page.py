@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from conftest import Seen, Site
+from browsed import Seen, Site
 from settled import settled
 
 PAGES = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from conftest import Seen, Site
+from browsed import Seen, Site
 from playwright.sync_api import Page, expect
 from settled import settled
 

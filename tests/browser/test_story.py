@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Seen, Site
+from browsed import Seen, Site
 from playwright.sync_api import Browser, expect
 from served import serving
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from audited import HOSTILE, save
-from conftest import Seen, Site
+from browsed import Seen, Site
 from playwright.sync_api import BrowserContext, expect
 from settled import settled
 

@@ -6,23 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from api_client import installed_client
 from memory_jobs import MemoryJobs
 from postgres_cluster import Cluster, why_not
 from starlette.testclient import TestClient
 
 from auditor.store import Store
-from dashboard.api.app import create_service
 from dashboard.api.service import Service
 from dashboard.api.settings import Settings
 from dashboard.context import Context, installed
-
-
-@pytest.fixture(autouse=True)
-def _own_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may use the machine's id and lock of whoever runs it, nor a token or store of theirs."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-    for name in ("FUSION_AUDIT_DB", "FUSION_AUDIT_ARTEFACTS", "FUSION_AUDIT_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")
@@ -72,29 +64,6 @@ def api(service: Service, token: str) -> Iterator[TestClient]:
     with installed_client(service) as client:
         client.headers["Authorization"] = f"Bearer {token}"
         yield client
-
-
-class installed_client:  # noqa: N801 - it reads as a function
-    """A client of the service's API alone; the context that it installs is gone afterwards."""
-
-    def __init__(self, service: Service, address: str = "127.0.0.1") -> None:
-        from dashboard.context import Context
-
-        self._installed = installed(Context(store=service.store))
-        self._service, self._address = service, address
-
-    def __enter__(self) -> TestClient:
-        self._installed.__enter__()
-        app = create_service(self._service, pages=False)
-        self._client = TestClient(
-            app, base_url="http://127.0.0.1:8050", client=(self._address, 4000), follow_redirects=False,
-            raise_server_exceptions=False,
-        )  # fmt: skip
-        return self._client
-
-    def __exit__(self, *_error: object) -> None:
-        self._client.close()
-        self._installed.__exit__(None, None, None)
 
 
 @pytest.fixture

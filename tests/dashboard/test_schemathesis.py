@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from conftest import installed_client
+from api_client import installed_client
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode

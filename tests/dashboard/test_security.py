@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import installed_client
+from api_client import installed_client
 from starlette.testclient import TestClient
 from stored_runs import save, save_script
 

@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from conftest import installed_client
+from api_client import installed_client
 from starlette.testclient import TestClient
 from stored_runs import save, trace
 

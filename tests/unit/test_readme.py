@@ -23,7 +23,20 @@ def test_the_table_of_rules_is_complete() -> None:
 def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixture[str]) -> None:
     synopsis = README.split("## Commands", 1)[1].split("```")[1]
     verbs = re.findall(r"^fusion-audit ([a-z-]+)", synopsis, re.MULTILINE)
-    assert verbs == ["run", "import", "runs", "show", "fix", "rules", "why-not", "graph", "doctor"]
+    assert verbs == [
+        "run",
+        "import",
+        "runs",
+        "show",
+        "fix",
+        "rules",
+        "why-not",
+        "graph",
+        "serve",
+        "push",
+        "token",
+        "doctor",
+    ]
     options: dict[str, set[str]] = {}
     verb = ""
     for line in synopsis.splitlines():
