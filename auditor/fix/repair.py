@@ -260,7 +260,7 @@ def _ratio(ratio: Ratio) -> RatioInfo:
 
 def _fixed_site(site: PlanSite, calls: dict[Key, int], kernels: dict[Key, int], *, dry: bool) -> FixedSite:
     evidence = Evidence() if dry else site.evidence
-    gain = evidence.gain if evidence.before_us else None  # what was not timed has no gain, not even one of 1
+    gain = evidence.gain
     return FixedSite(
         rule=site.rule, module=site.module, tier=site.tier if site.replacement else 0, replacement=site.replacement,
         provider=site.provider, options=dict(site.options), state=site.state, reason=site.reason,

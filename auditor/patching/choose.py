@@ -89,7 +89,7 @@ class ByMeasuring:
 
     def _best(self, site: PatchSite, nodes: Sequence[fx.Node]) -> tuple[Proposal | None, Verdict | None, str]:
         if self.choice.limit is not None and self.applied >= self.choice.limit:
-            return None, None, f"the limit of {self.choice.limit} sites is reached"
+            return None, None, _limit_reached(self.choice.limit)
         verdicts = self._verdicts(site, nodes)
         right = [(p, v) for p, v in verdicts if v.ok]
         if not right:
@@ -107,6 +107,10 @@ class ByMeasuring:
             known = self.tried[probe.key] = [(p, probe.judge(p)) for p in site.proposals]
         # Proposals of another site name other nodes: pair ours with what was found, in the same order.
         return [(mine, verdict) for mine, (_, verdict) in zip(site.proposals, known, strict=False)]
+
+
+def _limit_reached(limit: int) -> str:
+    return f"the limit of {limit} {'site' if limit == 1 else 'sites'} is reached"
 
 
 def _no_win(verdict: Verdict, min_gain: float) -> str:
@@ -143,7 +147,7 @@ def _entry(site: PatchSite, outcome: Outcome | None) -> PlanSite:
         entry.provider, entry.options = proposal.provider, dict(proposal.options)
     if verdict is not None:
         entry.evidence = Evidence(
-            gain=Gain(ratio=verdict.gain.ratio, low=verdict.gain.low, high=verdict.gain.high),
+            gain=Gain(ratio=verdict.gain.ratio, low=verdict.gain.low, high=verdict.gain.high) if verdict.timed else None,
             before_us=verdict.before_us, after_us=verdict.after_us, error=verdict.error,
             eager_error=verdict.eager_error, mismatch=verdict.mismatch,
         )  # fmt: skip

@@ -41,6 +41,11 @@ class Verdict:
     before_us: float = 0.0
     after_us: float = 0.0
 
+    @property
+    def timed(self) -> bool:
+        """Whether ``gain`` was measured."""
+        return self.before_us > 0
+
 
 class Probe:
     """The site's function on random inputs of the shapes, strides and dtypes that it was traced with."""

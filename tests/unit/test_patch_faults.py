@@ -316,12 +316,12 @@ def test_two_bad_sites_are_named_and_a_good_plan_has_none(monkeypatch: pytest.Mo
 
 
 def test_the_limit_applies_the_first_sites() -> None:
-    for limit in (0, 1):
+    for limit, sites in ((0, "0 sites"), (1, "1 site")):
         model = Block()
         with Patched(model, rules(), ByMeasuring(Choice(keep_all=True, limit=limit), timed=False)) as patch:
             model(x_of())
             assert len(applied(patch)) == limit
-            assert f"the limit of {limit} sites is reached" in reasons(patch).values()
+            assert f"the limit of {sites} is reached" in reasons(patch).values()
 
 
 def test_only_the_wanted_rules_are_applied() -> None:
