@@ -21,6 +21,7 @@ from dashboard.api.headers import SecurityHeaders
 from dashboard.api.hosts import Hosts
 from dashboard.api.routes import health, jobs, kernels, rules, runs, uploads
 from dashboard.api.service import Service
+from dashboard.api.static_cache import StaticCache
 from dashboard.context import Context, install
 
 OPENAPI = "/api/v1/openapi.json"
@@ -39,7 +40,7 @@ def create_service(service: Service, *, pages: bool = True) -> ASGIApp:
         dash = create_app(context)
     hashes = dash.csp_hashes() if dash is not None else []
     app: ASGIApp = _Split(create_api(service), None if dash is None else dash.server)
-    app = GZipMiddleware(BodyLimit(app), minimum_size=1000, compresslevel=5)
+    app = StaticCache(GZipMiddleware(BodyLimit(app), minimum_size=1000, compresslevel=5))
     app = Guard(app, service)
     app = Hosts(app, service.settings)
     return Access(SecurityHeaders(app, hashes), service.metrics)
