@@ -93,7 +93,8 @@ def build(
         # the mode is entered too: what a definition makes itself (arange, a scalar) must be fake as well
         with mode, torch._guards.tracing(torch._guards.TracingContext(mode)):
             graph = make_fx(flat, decomposition_table=select_decomp_table())(*fakes)
-            hoist(graph)
+            if all(fake.device.type == "cpu" for fake in fakes):  # on a GPU it would be a kernel of its own
+                hoist(graph)
             # the number of threads is part of the key of Inductor's own cache, the sizes at hand are not
             with config.patch({"cpp.threads": threads, "size_asserts": False}):
                 compiled = compile_fx_inner(graph, fakes)

@@ -6,11 +6,10 @@ element of the row, which made a norm with a learned power three times as slow a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor, fx
 from torch._ops import OpOverload
-from torch.fx.experimental.symbolic_shapes import optimization_hint
 
 DEAR: Final = frozenset(
     {"cos", "erf", "erfc", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "pow", "sigmoid", "sin", "tan",
@@ -48,4 +47,7 @@ def _is_dear(node: fx.Node) -> bool:
 def _elements(node: fx.Node) -> int:
     """How many it has at the sizes at hand; 0 for what is no tensor."""
     value = node.meta.get("val")
-    return optimization_hint(value.numel()) if isinstance(value, Tensor) else 0
+    if not isinstance(value, Tensor):
+        return 0
+    count: Any = value.numel()
+    return count if isinstance(count, int) else int(count.node.hint or 0)

@@ -23,6 +23,9 @@ from fused_replacements._compiled import Argument, Definition, leaves
 from fused_replacements._dispatched import TENSOR_TYPES, Composed, Kernels, Op
 from fused_replacements._paths import HAVE_TRITON, say_unfused
 
+MOST_PATTERNS = 1024
+"""Of outputs that are read and shapes for which an op remembers what gets no gradient."""
+
 
 class FusedOp:
     """A differentiable fused op: ``op(*arguments)`` returns the public outputs of its definition.
@@ -89,7 +92,7 @@ class FusedOp:
         self._replaced = next((i for i, a in enumerate(arguments) if a.name == output_for), None)
         fake = self._fake_gradient if self._replaced is None else None  # the output's dtype may not be the argument's
         self.backward = Op(self._backward_schema(), gradient or self._derived_gradient, backward, fake)
-        self._unreached: dict[tuple[bool, ...], Sequence[int]] = {}
+        self._unreached: dict[tuple[object, ...], Sequence[int]] = {}
         self.bind(_function(self))
 
     def bind(self, function: type[torch.autograd.Function]) -> None:
@@ -206,26 +209,28 @@ class FusedOp:
 
         An optimizer passes over what has none, and decays what has zeros. Found out once, on tensors without memory.
         """
-        key = (*used, *(i is None for i in inputs))
+        key = (*used, *(tuple(i.shape) if isinstance(i, Tensor) else repr(i) for i in inputs))
         if key not in self._unreached:
+            if len(self._unreached) >= MOST_PATTERNS:
+                self._unreached.clear()
             self._unreached[key] = self._without_path(used, inputs)
         return self._unreached[key]
 
-    def _without_path(self, used: Sequence[bool], inputs: Sequence[Argument]) -> list[int]:
-        if self._replaced is not None or self._added is not None:
-            return []  # such ops have one output
+    def _without_path(self, used: Sequence[bool], inputs: Sequence[Argument]) -> Sequence[int]:
         shapes = [i.detach().to("meta") if isinstance(i, Tensor) else i for i in inputs]
-        learned = [i for i in self._learned if isinstance(shapes[i], Tensor)]
-        with torch.enable_grad():
-            for i in learned:
-                shapes[i].requires_grad_()
-            try:
+        learned = [i for i in self._learned if isinstance(shapes[i], Tensor) and shapes[i].is_floating_point()]
+        try:
+            with torch.enable_grad():
+                for i in learned:
+                    shapes[i].requires_grad_()
                 outputs = self._public(self.reference(*shapes))
-            except (RuntimeError, NotImplementedError):  # an op without a meta form: the zeros stay
-                return []
-            reached = [o.sum() for o, use in zip(outputs, used, strict=True) if use and o.requires_grad]
-            found = torch.autograd.grad(reached, [shapes[i] for i in learned], allow_unused=True) if reached else ()
-        return [i for i, grad in zip(learned, found, strict=bool(found)) if grad is None]
+                reached = [o.sum() for o, use in zip(outputs, used, strict=True) if use and o.requires_grad]
+                if not reached:
+                    return learned
+                found = torch.autograd.grad(reached, [shapes[i] for i in learned], allow_unused=True)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):  # no meta form, complex numbers: zeros stay
+            return []
+        return [i for i, grad in zip(learned, found, strict=True) if grad is None]
 
     def scatter(self, gradients: Sequence[Tensor], needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
         """One entry for each argument of the op, as ``autograd.Function`` wants them."""

@@ -33,7 +33,7 @@ def spilled(site: SiteCost) -> tuple[int, int]:
             written += kernel.bytes_written
     if site.family == "epilogue":
         result = sum(kernel.bytes_written for kernel in site.kernels if kernel.is_gemm)
-        read, written = read + result, written + result
+        read, written = read + result, written + min(result, site.bytes_written_fused)
     buffers = sum(4 * k.numel for k in site.kernels if k.plain in SOFTMAX)
     return read + buffers + _middle_outputs(site), written + buffers
 

@@ -169,7 +169,7 @@ class Repair:
         own = _of_tier_1(plan)
         bound = self._patched(Patched.by_plan(self.model, self.rules, own))
         run_step(self.model, self.step)
-        if all(m.sites and not m.reason for m in bound.bound) and self._judged(bound).ok:
+        if bound.bound and all(m.sites and not m.reason for m in bound.bound) and self._judged(bound).ok:
             again = self._timed(bound)
             if again.timings.ratio("patched").ratio > times.timings.ratio("patched").ratio:
                 return bound, own, again

@@ -146,8 +146,9 @@ def _entry(site: PatchSite, outcome: Outcome | None) -> PlanSite:
         entry.tier, entry.replacement = proposal.tier, proposal.replacement
         entry.provider, entry.options = proposal.provider, dict(proposal.options)
     if verdict is not None:
+        gain = verdict.gain
         entry.evidence = Evidence(
-            gain=Gain(ratio=verdict.gain.ratio, low=verdict.gain.low, high=verdict.gain.high) if verdict.timed else None,
+            gain=Gain(ratio=gain.ratio, low=gain.low, high=gain.high) if verdict.timed else None,
             before_us=verdict.before_us, after_us=verdict.after_us, error=verdict.error,
             eager_error=verdict.eager_error, mismatch=verdict.mismatch,
         )  # fmt: skip

@@ -33,7 +33,7 @@ class Signature:
         self.names = tuple(p.name for p in parameters)
         loose = any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
         self.unfit = "its forward takes any number of arguments" if loose else ""
-        self._parameters = tuple(dict(module.named_parameters(recurse=False)))
+        self._held = (*module._parameters, *module._buffers)
         settings = [name for name in vars(module) if name not in _OF_ANY_MODULE]
         self._settings = operator.attrgetter("training", *settings) if settings else operator.attrgetter("training")
 
@@ -44,9 +44,9 @@ class Signature:
         given = (*args, *kwargs.values())
         if not all(type(argument) in (Tensor, nn.Parameter) for argument in given):
             return None
-        held = self._module._parameters
+        held = {**self._module._parameters, **self._module._buffers}
         kinds = tuple([(t.dtype, t.dim()) for t in given])
-        own = tuple([None if (p := held.get(name)) is None else (type(p), p.dtype) for name in self._parameters])
+        own = tuple([None if (p := held.get(name)) is None else (type(p), p.dtype) for name in self._held])
         kind = given[0].device.type
         cast = autocast_dtype(kind)
         settings = self._settings(self._module)
@@ -56,7 +56,12 @@ class Signature:
 def _comparable(settings: Any) -> object:
     """Settings by value where they are plain, else by which object they are."""
     settings = settings if isinstance(settings, tuple) else (settings,)
-    return tuple([value if type(value) in _PLAIN else id(value) for value in settings])
+    return tuple([value if _is_plain(value) else id(value) for value in settings])
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is as good as what equals it; of a tuple, whether all of it is."""
+    return type(value) in _PLAIN or (type(value) is tuple and all(map(_is_plain, value)))
 
 
 def form_of(module: nn.Module, graph: fx.Graph, names: Sequence[str]) -> Form | None:

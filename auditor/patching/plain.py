@@ -8,11 +8,10 @@ source of its forward is read: what might depend on more leaves the module to Dy
 from __future__ import annotations
 
 import ast
-import builtins
 import inspect
 import textwrap
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,15 +20,20 @@ from torch import Tensor, nn
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 _ASKED = frozenset(
     {"shape", "size", "numel", "ndim", "dim", "stride", "is_contiguous", "storage_offset", "nelement", "element_size",
-     "requires_grad", "grad", "grad_fn", "is_leaf", "data", "item", "tolist", "numpy", "device", "is_cuda"}
+     "requires_grad", "grad", "grad_fn", "is_leaf", "data", "item", "tolist", "numpy", "device", "is_cuda", "nbytes",
+     "itemsize", "layout", "data_ptr", "untyped_storage", "get_device", "is_inference", "_version", "is_grad_enabled",
+     "get_default_dtype", "get_num_threads", "is_autocast_enabled", "backends"}
 )  # fmt: skip
 """Of a tensor, and in no form's key."""
 _DECIDING = (
     ast.If, ast.IfExp, ast.While, ast.For, ast.AsyncFor, ast.Try, ast.With, ast.AsyncWith, ast.Match, ast.BoolOp,
     ast.Assert, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ListComp, ast.SetComp,
     ast.DictComp, ast.GeneratorExp, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Delete,
-    ast.Import, ast.ImportFrom, ast.Raise,
+    ast.Import, ast.ImportFrom, ast.Raise, ast.NamedExpr, ast.Starred,
+    *((ast.TryStar,) if hasattr(ast, "TryStar") else ()),
 )  # fmt: skip
+_BUILTINS = frozenset({"abs", "bool", "float", "int", "pow", "round", "slice"})
+"""Which read nothing but what they are given."""
 
 
 def reads_beyond(module: nn.Module) -> str:
@@ -46,8 +50,14 @@ def _reads_beyond(module: nn.Module, function: Any, seen: set[Any]) -> str:
         return "the source of its forward is not at hand"
     if function.__code__.co_freevars:
         return "its forward reads what another function holds"
-    own = next(iter(inspect.signature(function).parameters))
-    for node in _nodes(body):
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if not all(isinstance(default, _PLAIN) for default in defaults):
+        return "a default of its forward may change inside"
+    own, nodes = next(iter(inspect.signature(function).parameters)), list(_nodes(body))
+    through = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    if any(isinstance(node, ast.Name) and node.id == own and id(node) not in through for node in nodes):
+        return "its forward hands itself on"
+    for node in nodes:
         reason = _reason(node, module, own, function, seen)
         if reason:
             return reason
@@ -69,7 +79,11 @@ def _body(function: Any) -> ast.FunctionDef | None:
 def _nodes(body: ast.FunctionDef) -> Iterator[ast.AST]:
     """What is run: neither annotations nor defaults are."""
     for statement in body.body:
-        yield from ast.walk(statement.value if isinstance(statement, ast.AnnAssign) and statement.value else statement)
+        if isinstance(statement, ast.AnnAssign):
+            yield from ast.walk(statement.target)
+            yield from ast.walk(statement.value) if statement.value else ()
+        else:
+            yield from ast.walk(statement)
 
 
 def _reason(node: ast.AST, module: nn.Module, own: str, function: Any, seen: set[Any]) -> str:
@@ -88,18 +102,20 @@ def _of_name(name: str, own: str, function: Any) -> str:
     code = function.__code__
     if name == own or name in code.co_varnames:
         return ""
-    value = function.__globals__.get(name, getattr(builtins, name, None))
-    if name == "len" or not _is_of_torch(value):
+    value = function.__globals__.get(name)
+    known = name in _BUILTINS if name not in function.__globals__ else _is_of_torch(value)
+    if not known:
         return f"its forward reads {name!r}"
     return ""
 
 
 def _is_of_torch(value: Any) -> bool:
-    """A module, function or class that is the same at every call; builtin ones count too."""
+    """A module, function or class that is the same at every call."""
     if isinstance(value, types.ModuleType):
         return value.__name__.partition(".")[0] in ("torch", "math")
     home = getattr(value, "__module__", None) or ""
-    return isinstance(value, (Callable, type)) and home.partition(".")[0] in ("torch", "builtins", "math", "typing")  # type: ignore[arg-type]
+    kinds = (types.FunctionType, types.BuiltinFunctionType, type)
+    return isinstance(value, kinds) and home.partition(".")[0] in ("torch", "math", "typing")
 
 
 def _of_attribute(node: ast.Attribute, module: nn.Module, own: str, seen: set[Any]) -> str:
@@ -108,7 +124,10 @@ def _of_attribute(node: ast.Attribute, module: nn.Module, own: str, seen: set[An
     method = inspect.getattr_static(type(module), node.attr, None)
     if node.attr not in vars(module) and isinstance(method, types.FunctionType):
         return _reads_beyond(module, method, seen)
-    value = getattr(module, node.attr, module)
+    held = {**module._parameters, **module._buffers, **vars(module)}
+    if node.attr not in held:
+        return f"its forward reads self.{node.attr}, which is no setting of its own"
+    value = held[node.attr]
     parts = value if isinstance(value, tuple) else (value,)
     if all(isinstance(part, (Tensor, *_PLAIN)) for part in parts):
         return ""

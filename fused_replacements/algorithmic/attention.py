@@ -128,6 +128,11 @@ def attention(
     if dtype is not None:
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if not math.isinf(fill) and _misfit(q, k, v, mask) is None:  # what doesn't fit is told by _attend
+        larger = _larger_mask(q, k, mask)
+        if larger is not None:
+            return _unfused(
+                larger, _by_parts(q, k, v, mask, causal, scale, mask_keeps, *settings[:3], fill), need_weights
+            )
         q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
     if dtype is None:
         return _attend(q, k, v, mask, causal, scale, mask_keeps, *settings)
@@ -184,10 +189,15 @@ def _attend(
     misfit = _misfit(q, k, v, mask)
     if misfit is not None:
         raise ValueError(misfit)
-    out, weights = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
+    parts = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
+    return _unfused(reason or "", parts, need_weights)
+
+
+def _unfused(reason: str, parts: tuple[Tensor, Tensor], need_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """What was computed by parts, and said so."""
     if not torch.compiler.is_compiling():
         say_unfused("attention", reason)
-    return (out, weights) if need_weights else out
+    return parts if need_weights else parts[0]
 
 
 def _by_sdpa(
@@ -462,10 +472,10 @@ def supports(
 ) -> str | None:
     """None, or why these arguments would not run in a fused kernel of SDPA."""
     reason = causal_reason(causal) or (_score_like(fill) if fill > LEAST_FILL else None) or _misfit(q, k, v, mask)
+    reason = reason or _larger_mask(q, k, mask)
     if reason is None:
         q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
     reason = reason or _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
-    reason = reason or _larger_mask(q, k, mask)
     if reason is not None:
         return reason
     landed = sdpa_backend(

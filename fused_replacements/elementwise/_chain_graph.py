@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -165,9 +165,18 @@ def _of_rounding(trace: Traced) -> str | None:
     for node in trace.graph.nodes:
         if node.op == "call_function" and _name(node.target) in _COPIES:
             short, source = _dtype(node), _dtype(node.args[0])
-            if short in _SHORT and source in _LONG and any(_dtype(user) in _LONG for user in node.users):
+            if short in _SHORT and source in _LONG and any(_dtype(user) in _LONG for user in _readers(node)):
                 return f"it rounds to {str(short).removeprefix('torch.')} and goes on with more digits"
     return None
+
+
+def _readers(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """What reads the number, through views of it and its negative."""
+    for user in node.users:
+        if _name(user.target) in _VIEWS | {"neg"} or user.target is operator.getitem:
+            yield from _readers(user)
+        else:
+            yield user
 
 
 _SHORT: Final = frozenset({torch.float16, torch.bfloat16})
@@ -219,7 +228,7 @@ def _in_one_kernel(target: Any, rows: bool) -> bool:
     tags = target.tags
     if target._schema.is_mutable or torch.Tag.nondeterministic_seeded in tags:
         return False
-    if rows and (torch.Tag.reduction in tags or _name(target) in _ROWS):
+    if rows and (getattr(torch.Tag, "reduction", None) in tags or _name(target) in _ROWS):
         return True
     return torch.Tag.pointwise in tags or _name(target) in _HARMLESS
 

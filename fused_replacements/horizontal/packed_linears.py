@@ -8,6 +8,7 @@ not the result: the parameters are read at each call, and then they are multipli
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -140,16 +141,12 @@ class PackedLinears:
         Where another tensor has come to show that memory meanwhile (a ``state_dict``, a view) they stay in the buffer:
         what is written to the parameters has to be seen there.
         """
-        for parameters in _of_kinds(self.linears):
-            if _holders(parameters[0]) <= len(parameters) or not adjacent(parameters):
-                for parameter in parameters:
-                    parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
-
-
-def _of_kinds(linears: Sequence[nn.Linear]) -> Sequence[Sequence[Tensor]]:
-    """The weights, and the biases where there are any."""
-    biases = [linear.bias for linear in linears if linear.bias is not None]
-    return [[linear.weight for linear in linears], *([biases] if biases else [])]
+        parameters = [parameter for linear in self.linears for parameter in linear.parameters()]
+        inside = [p for p in parameters if p.untyped_storage().nbytes() != p.numel() * p.element_size()]
+        ours = Counter(p.untyped_storage()._cdata for p in inside)
+        free = [p for p in inside if _holders(p) <= ours[p.untyped_storage()._cdata]]
+        for parameter in free:
+            parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
 
 def _move_into_one(parameters: Sequence[Tensor]) -> None:

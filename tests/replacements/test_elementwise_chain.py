@@ -356,3 +356,15 @@ def test_a_rolled_chain_is_compiled_for_its_first_sizes_and_then_for_all() -> No
         torch.testing.assert_close(*gradients)
     (op,) = chain.ops()
     assert (op.forward.compiled.built, op.backward.compiled.built) == (1, 1)
+
+
+def test_an_input_that_no_used_output_depends_on_has_no_gradient() -> None:
+    """Whatever it is at other sizes: a chain may branch on them; and a mask has none in any case."""
+    chain = Chain(lambda x, y, keep: (x * y * keep if x.shape[-1] > 4 else x * 2 * keep, y + 1))
+    for width, reached in ((4, False), (8, True)):
+        x, y = (torch.randn(3, width, requires_grad=True) for _ in range(2))
+        keep = torch.rand(3, width) > 0.5
+        first, _ = chain(x, y, keep)
+        dx, dy = torch.autograd.grad(first.sum(), (x, y), allow_unused=True)
+        assert dx is not None
+        assert (dy is not None) == reached

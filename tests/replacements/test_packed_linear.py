@@ -324,3 +324,17 @@ def test_a_write_to_one_result_is_none_to_its_sibling(learns: bool) -> None:
     with torch.no_grad():
         gate.zero_()
     torch.testing.assert_close(torch.autograd.grad(y.sum(), scale)[0], expected.sum(0))
+
+
+def test_the_undo_leaves_biases_alone_that_were_never_packed() -> None:
+    # GIVEN q and v with a bias and k without (Whisper), and a state_dict that was taken while they were packed
+    q, k, v = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8)
+    packed = PackedLinears([q, k, v])
+    kept = q.state_dict()
+    packed.undo()
+    # THEN it still shows the bias, which never moved, and the weights, which stay where it shows them
+    with torch.no_grad():
+        q.bias.add_(1)
+        q.weight.add_(1)
+    assert torch.equal(kept["bias"], q.bias)
+    assert torch.equal(kept["weight"], q.weight)

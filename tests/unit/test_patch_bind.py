@@ -166,6 +166,49 @@ class Wrapped(WithWeight):
         return self.norm(x)
 
 
+class OfClass(WithWeight):
+    eps = 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+
+
+class OfProperty(OfClass):
+    @property
+    def eps(self) -> float:  # type: ignore[override]
+        return EPS
+
+
+class ByName(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x * getattr(self, "count"))  # noqa: B009
+
+
+class HandedOn(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        own = self
+        return self.norm(x * own.count)
+
+
+class Defaulted(WithWeight):
+    def forward(self, x: Tensor, cfg: dict[str, float] = {"eps": 1.0}) -> Tensor:  # noqa: B006
+        return self.norm(x * cfg["eps"])
+
+
+class Toggling(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        self.count: int = 1 - self.count
+        return self.norm(x)
+
+
+ACTIVATION = nn.LeakyReLU(0.1)
+
+
+class Activated(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(ACTIVATION(x))
+
+
 class Containing(WithWeight):
     def __init__(self) -> None:
         super().__init__()
@@ -193,6 +236,13 @@ class Pair(WithWeight):
         (Configured, "its forward reads self.config, which may change inside"),
         (Global, "its forward reads 'EPS'"),
         (Wrapped, "the source of its forward is not at hand"),
+        (OfClass, "its forward reads self.eps, which is no setting of its own"),
+        (OfProperty, "its forward reads self.eps, which is no setting of its own"),
+        (ByName, "its forward hands itself on"),
+        (HandedOn, "its forward hands itself on"),
+        (Defaulted, "a default of its forward may change inside"),
+        (Toggling, "its forward changes what it is given"),
+        (Activated, "its forward reads 'ACTIVATION'"),
         (Containing, "there are modules in it"),
         (Pair, "it is not one site and nothing else"),
     ],
@@ -203,7 +253,7 @@ def test_a_module_that_is_more_than_the_site_keeps_its_forward(kind: type[WithWe
     made = bound(module)
     results = [module(x) for _ in range(3)]
     assert made.reason == reason
-    assert (module.count, len(module.seen)) == (3 * (kind is Counted), 3 * (kind is Listing))
+    assert (module.count, len(module.seen)) == ({Counted: 3, Toggling: 1}.get(kind, 0), 3 * (kind is Listing))
     made.undo()
     for result in results:
         torch.testing.assert_close(result, module(x))
@@ -301,3 +351,14 @@ def test_a_plan_of_a_module_that_no_form_is_for_is_applied_to_what_is_traced(
         found = model(long)
     # THEN the results are the model's own
     torch.testing.assert_close(found, model(long))
+
+
+def test_a_bias_that_comes_later_is_looked_at() -> None:
+    module, x = nn.LayerNorm(WIDTH, bias=False), x_of()
+    with torch.no_grad():
+        made = bound(module)
+        module(x)
+        module.bias = nn.Parameter(torch.ones(WIDTH))
+        found = module(x)
+        made.undo()
+        torch.testing.assert_close(found, module(x))

@@ -42,13 +42,19 @@ class Promoted(Rounding):
         return (h - h.half()) * 1024
 
 
+class Viewed(Rounding):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * self.weight
+        return h.view(-1, 2) + (-h.bfloat16().view(-1, 2)).float()
+
+
 class RoundedNorm(Rounding):
     def forward(self, x: Tensor) -> Tensor:
         x = x.bfloat16().float()
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
 
 
-@pytest.mark.parametrize("kind", [Split, Promoted, RoundedNorm])
+@pytest.mark.parametrize("kind", [Split, Promoted, Viewed, RoundedNorm])
 def test_a_rounding_that_the_program_asks_for_stays(kind: type[Rounding]) -> None:
     model, x = kind(), x_of()
     expected = model(x)

@@ -109,8 +109,9 @@ def _mask(view: SiteView, scores: Scores, first: fx.Node) -> tuple[Operand, dict
         return _joined(torch.add, [mask.operand for mask in scores.masks]), last
     if len({mask.kind == "added" for mask in scores.masks}) > 1:
         raise Unreachable("one mask is added, and another fills")
-    if scores.fill > LOW:
-        raise Unreachable(f"masked scores are filled with {scores.fill}, which is a score like any other")
+    filled = scores.fill * scores.scale if scores.scale_last else scores.fill
+    if not filled <= LOW:
+        raise Unreachable(f"masked scores are filled with {filled}, which is a score like any other")
     fill = {} if math.isinf(scores.fill) else {"fill": scores.fill}
     if len(scores.masks) == 1:
         return scores.masks[0].operand, {"mask_keeps": scores.masks[0].kind == "keeps", **fill}
