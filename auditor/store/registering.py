@@ -39,7 +39,17 @@ def why_not(store: Store, run: str) -> str:
             f"Run {run} was not recorded on this machine from the command line, so it can't be run again from here; "
             f"in the folder of the script call: fusion-audit fix {run}"
         )
+    if registration.run == run and _text(summary.script) != _text([registration.typed, *registration.args]):
+        return f"Run {run} is not of the script that was registered for it here; record it again: fusion-audit run"
     return _changed(registration)
+
+
+def recorded_here(store: Store, run: str) -> bool:
+    """Whether this machine recorded that very run: what its document says of files is then our own word.
+
+    The run that a document says it was patched from counts for nothing here: anybody may write that.
+    """
+    return store.registrations.get(run, machine_id()) is not None
 
 
 def registered(store: Store, run: str) -> Registration | None:
@@ -54,6 +64,11 @@ def digest(path: str | Path) -> str:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return ""
+
+
+def _text(script: list[str]) -> list[str]:
+    """A name that is not UTF-8 may be stored as escapes in one place and as ``?`` in the other."""
+    return [part.encode("utf-8", "replace").decode() for part in script]
 
 
 def _changed(registration: Registration) -> str:

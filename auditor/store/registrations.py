@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from auditor.store.models import RegistrationRow
 from auditor.store.rowtable import RowTable, now
@@ -34,13 +33,7 @@ class RegistrationTable(RowTable):
 
     def put(self, registration: Registration) -> None:
         """Store it in place of an earlier one of the same run and machine."""
-        values = {f.name: getattr(registration, f.name) for f in fields(Registration)}
-        values["created"] = registration.created or now()
-        of_run = (RegistrationRow.run == registration.run, RegistrationRow.machine == registration.machine)
-        with self._writing() as connection, Session(connection) as session:
-            session.execute(delete(RegistrationRow).where(*of_run))
-            session.add(RegistrationRow(**values))
-            session.flush()
+        self._put(RegistrationRow, _values(registration))
 
     def get(self, run: str, machine: str) -> Registration | None:
         columns = [getattr(RegistrationRow, f.name) for f in fields(Registration)]
@@ -48,3 +41,12 @@ class RegistrationTable(RowTable):
         with self._reading() as session:
             row = session.execute(wanted).first()
         return Registration(*row) if row else None
+
+
+def registration_row(registration: Registration) -> RegistrationRow:
+    return RegistrationRow(**_values(registration))
+
+
+def _values(registration: Registration) -> dict[str, object]:
+    values = {f.name: getattr(registration, f.name) for f in fields(Registration)}
+    return values | {"created": registration.created or now()}

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -44,6 +45,13 @@ class RowTable:
         with self._writing() as connection:
             result: CursorResult[Any] = connection.execute(statement)
             return result.rowcount
+
+    def _put(self, table: type[Base], values: dict[str, Any]) -> None:
+        """Store a row in place of the one with the same primary key, in one statement: two writers can't collide."""
+        insert = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
+        keys = [column.name for column in table.__table__.primary_key]
+        others = {name: value for name, value in values.items() if name not in keys}
+        self._write(insert(table).values(**values).on_conflict_do_update(index_elements=keys, set_=others))
 
     def _add(self, row: Row) -> Row:
         """Store ``row`` under a new id."""

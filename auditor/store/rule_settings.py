@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from auditor.store.models import RuleSettingRow
 from auditor.store.rowtable import RowTable, now
@@ -37,12 +36,5 @@ class RuleSettingTable(RowTable):
     def put(self, setting: RuleSetting) -> RuleSetting:
         """Store it in place of what was set before."""
         changed = RuleSetting(setting.rule, setting.enabled, setting.severity, now())
-        with self._writing() as connection, Session(connection) as session:
-            session.execute(delete(RuleSettingRow).where(RuleSettingRow.rule == setting.rule))
-            session.add(
-                RuleSettingRow(
-                    rule=changed.rule, enabled=changed.enabled, severity=changed.severity, changed=changed.changed
-                )
-            )
-            session.flush()
+        self._put(RuleSettingRow, asdict(changed))
         return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,10 @@ from auditor.store.ids import new_id
 from auditor.store.jobs import JobTable
 from auditor.store.listing import RunFilter, RunSummary, count, distinct, summaries, summary
 from auditor.store.location import Location, locate
+from auditor.store.machine import machine_id
 from auditor.store.models import Base, FixRow, RegistrationRow, RunRow
 from auditor.store.references import resolve
-from auditor.store.registrations import RegistrationTable
+from auditor.store.registrations import RegistrationTable, registration_row
 from auditor.store.rows import fix_row, run_row
 from auditor.store.rule_settings import RuleSettingTable
 from auditor.store.schema import bring_up_to_date
@@ -242,21 +243,27 @@ class Store(AbstractContextManager["Store"]):
         document.run.id = fix.after_run = new_id()
         document.run.patched_from = fix.run
         document.run.project = document.run.project or self._project(fix.run)
-        return self._try_save(document, tables, [fix])
+        return self._try_save(document, tables, [fix], self._registered_as(fix.run, fix.after_run))
+
+    def _registered_as(self, fixed: str, after: str) -> list[Base]:
+        """The audit after a fix that is made here is this machine's own, as the run that was fixed."""
+        known = self.registrations.get(fixed, machine_id())
+        return [registration_row(replace(known, run=after, created=""))] if known else []
 
     def _project(self, run: str) -> str:
         with self._reading() as session:
             return session.execute(select(RunRow.project).where(RunRow.id == run)).scalar() or ""
 
     def _try_save(
-        self, document: Document, tables: dict[str, pyarrow.Table], fixes: Sequence[FixDocument] = ()
-    ) -> bool:
+        self, document: Document, tables: dict[str, pyarrow.Table], fixes: Sequence[FixDocument] = (),
+        more: Sequence[Base] = (),
+    ) -> bool:  # fmt: skip
         """Files first, the row last: a process killed in between leaves files that nobody lists."""
         try:
             self._artefacts.write(document.run.id, tables)
         except FileExistsError:
             return False
-        rows: list[Base] = [run_row(document, list(tables)), *map(fix_row, fixes)]
+        rows: list[Base] = [run_row(document, list(tables)), *map(fix_row, fixes), *more]
         stored = False
         try:
             stored = self._add_rows(rows)

@@ -1,7 +1,7 @@
 """The user's source around a finding, read only where this machine recorded the run itself.
 
-A document names files, and one that came from elsewhere may name any. Files are opened only for runs that may be run
-again here, whose documents the command line of this machine wrote.
+A document names files, and one that came from elsewhere may name any. Files are opened only for runs that were
+registered here themselves: the command line of this machine wrote their documents.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dash import html
 from auditor.document import Document, SourceInfo
 from auditor.report import facts
 from auditor.report.excerpt import quote
+from auditor.store.registering import recorded_here
 from dashboard.components.code import code_block
 from dashboard.context import current
 
@@ -23,8 +24,12 @@ _AROUND = 7
 
 def why_not_here(run: str) -> str:
     """Why nothing of this run's files is read here; "" where it may be."""
-    jobs = current().jobs
-    return "No worker runs here." if jobs is None else jobs.why_not("fix", run)
+    context = current()
+    if context.jobs is None:
+        return "No worker runs here."
+    if not recorded_here(context.store, run):
+        return f"Run {run} was not recorded on this machine from the command line."
+    return context.jobs.why_not("fix", run)
 
 
 def source_view(document: Document, source: SourceInfo | None) -> list[Any]:

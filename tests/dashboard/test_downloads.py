@@ -14,8 +14,9 @@ from auditor import AuditError
 from auditor.fix_document import FixDocument
 from auditor.patching.plan import Plan, PlanSite, load_plan
 from auditor.store import Store
+from auditor.store.registering import register
 from dashboard.components.downloads import diff_text, plan_text
-from dashboard.components.source import source_view
+from dashboard.components.source import source_view, why_not_here
 
 pytestmark = pytest.mark.usefixtures("browsing")
 
@@ -68,10 +69,17 @@ def written(folder: Path) -> Path:
     return source
 
 
+def recorded(store: Store, tmp_path: Path) -> str:
+    """A run of this machine's command line, whose findings lie in a file that is there."""
+    run = save(store, source=str(written(tmp_path)))
+    register(store, run, "train.py", [], "")
+    return run
+
+
 def test_source_lines_are_shown_where_the_run_may_be_run_again(
     store: Store, tmp_path: Path, memory_jobs: MemoryJobs
 ) -> None:
-    run = save(store, source=str(written(tmp_path)))
+    run = recorded(store, tmp_path)
     finding = store.load(run).document.findings[0]
     assert finding.source is not None
 
@@ -85,7 +93,7 @@ def test_source_lines_are_shown_where_the_run_may_be_run_again(
 
 
 def test_the_diff_suggests_changes_of_own_files(store: Store, tmp_path: Path) -> None:
-    run = save(store, source=str(written(tmp_path)))
+    run = recorded(store, tmp_path)
 
     diff = diff_text(run)
 
@@ -94,5 +102,24 @@ def test_the_diff_suggests_changes_of_own_files(store: Store, tmp_path: Path) ->
 
 
 def test_nothing_to_suggest_is_said(store: Store) -> None:
+    run = save(store, source="/nowhere/model.py")
+    register(store, run, "train.py", [], "")
     with pytest.raises(AuditError, match="nothing to suggest a change of"):
-        diff_text(save(store, source="/nowhere/model.py"))
+        diff_text(run)
+
+
+def test_no_file_is_read_for_a_run_that_only_says_it_came_from_one_of_ours(store: Store, tmp_path: Path) -> None:
+    # GIVEN a run of this machine, and one from elsewhere that names it and a file here
+    ours = recorded(store, tmp_path)
+    theirs = save(store, source=str(tmp_path / "model.py"), patched_from=ours)
+    document = store.load(theirs).document
+
+    # THEN nothing of the file is shown
+    assert "y = " not in text(source_view(document, document.findings[0].source))
+    with pytest.raises(AuditError, match="was not recorded on this machine"):
+        diff_text(theirs)
+
+
+def test_the_audit_after_a_fix_made_here_keeps_its_lines(store: Store, tmp_path: Path) -> None:
+    fix = save_fix(store, recorded(store, tmp_path))
+    assert why_not_here(fix.after_run) == ""

@@ -16,7 +16,7 @@ from stored_runs import save, save_script, trace
 from auditor.errors import AuditError
 from auditor.store import Missing, Store
 from auditor.store.machine import machine_id
-from auditor.store.registering import digest
+from auditor.store.registering import digest, register
 from auditor.store.rule_settings import RuleSetting
 from auditor.store.uploads import Upload
 from dashboard.jobs.commands import work_of
@@ -271,6 +271,14 @@ class TestSubmitting:
             jobs.submit("fix", imported)
         (folder / "script.py").unlink()
         assert "script.py is not there any more" in jobs.why_not("fix", mine)
+
+    def test_a_run_of_another_script_than_was_registered_is_not_run_again(
+        self, store: Store, jobs: StoredJobs, folder: Path
+    ) -> None:
+        (folder / "script.py").write_text("print()")
+        run = save(store, script=["other.py", "--seed", "1"])
+        register(store, run, "script.py", ["--seed", "1"], digest(folder / "script.py"))
+        assert "is not of the script that was registered for it here" in jobs.why_not("fix", run)
 
     def test_the_audit_after_a_fix_is_fixed_through_its_first_run(
         self, store: Store, jobs: StoredJobs, folder: Path

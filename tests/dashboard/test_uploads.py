@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from api_client import installed_client
 from starlette.testclient import TestClient
-from stored_runs import save, trace
+from stored_runs import save, save_script, trace
 
 from auditor.errors import AuditError
 from auditor.fix_document import FixDocument
@@ -173,6 +173,21 @@ class TestRuns:
         answer = api.post("/api/v1/runs", content=self.bundle(elsewhere, run))
         assert answer.status_code == 409
         assert store.summary(run).kernels == 3
+
+    def test_a_run_that_says_it_came_from_one_recorded_here_is_refused(
+        self, elsewhere: Store, store: Store, api: TestClient, folder: Path
+    ) -> None:
+        # GIVEN a run of this machine, and one elsewhere that names it
+        ours = save_script(store, folder, "print()")
+        sent = self.bundle(elsewhere, save(elsewhere, patched_from=ours))
+
+        # WHEN that is sent
+        answer = api.post("/api/v1/runs", content=sent)
+
+        # THEN it is not stored
+        assert answer.status_code == 409
+        assert answer.json()["error"].startswith(f"run {ours} was recorded here")
+        assert [found.id for found in store.list_runs()] == [ours]
 
     @pytest.mark.parametrize(
         ("members", "sentence"),

@@ -11,7 +11,7 @@ from auditor.errors import AuditError
 from auditor.store import Missing, RunFilter, Store
 from auditor.store.bundle import Bundle, read_bundle
 from auditor.store.listing import Column
-from auditor.store.registering import why_not
+from auditor.store.registering import recorded_here, why_not
 from dashboard.api.errors import Refused, responses
 from dashboard.api.models import (
     Finding,
@@ -127,12 +127,21 @@ def _store_bundle(store: Store, upload: Received) -> Stored:
         bundle = read_bundle(upload.path)
     except AuditError as error:
         raise Refused(422, str(error)) from None
-    run = bundle.document.run.id
+    run, before = bundle.document.run.id, bundle.document.run.patched_from
+    if before and recorded_here(store, before) and not _is_stored(store, run):
+        raise Refused(409, f"run {before} was recorded here, so that only a fix made here can store an audit after it")
     new = store.put(bundle.document, bundle.tables, bundle.fixes)
     if not new:
         _check_same(store, bundle)
         store.put_fixes(run, bundle.fixes)
     return Stored(id=run, new=new)
+
+
+def _is_stored(store: Store, run: str) -> bool:
+    try:
+        return store.resolve(run) == run
+    except Missing:
+        return False
 
 
 def _check_same(store: Store, bundle: Bundle) -> None:
