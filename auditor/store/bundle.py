@@ -15,7 +15,9 @@ import io
 import math
 import re
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -34,9 +36,10 @@ if TYPE_CHECKING:
 
 _MEMBER = re.compile(r"^(document\.json|fixes/\d{4}\.json|tables/(ops|values|kernels)\.parquet)$")
 _MOST_MEMBERS = 1000
-_MOST_JSON_BYTES = 256_000_000
+_MOST_JSON_BYTES = 512_000_000
 _MOST_TABLE_BYTES = 8_000_000_000
-"""Of one table in memory, as its file declares it."""
+"""Of all tables in memory."""
+_BATCH_ROWS = 4096
 _INT32 = 2**31 - 1
 _Kind = TypeVar("_Kind", Document, FixDocument)
 
@@ -76,21 +79,21 @@ def read_bundle(path: Path) -> Bundle:
     fixes: dict[str, FixDocument] = {}
     tables: dict[str, pyarrow.Table] = {}
     try:
-        with tarfile.open(path, "r:") as archive:
-            for number, member in enumerate(archive):
-                data = _checked_member(archive, member, number)
-                if member.name == "document.json":
-                    document = _decode(data, Document, SCHEMA, member.name)
-                elif member.name.startswith("fixes/"):
-                    fixes[member.name] = _decode(data, FixDocument, FIX_SCHEMA, member.name)
-                else:
-                    tables[member.name[len("tables/") : -len(".parquet")]] = _table(data, member.name)
+        for name, data in _members(path):
+            if name == "document.json":
+                document = _decode(data, Document, SCHEMA, name)
+            elif name.startswith("fixes/"):
+                fixes[name] = _decode(data, FixDocument, FIX_SCHEMA, name)
+            else:
+                room = _MOST_TABLE_BYTES - sum(table.nbytes for table in tables.values())
+                tables[name[len("tables/") : -len(".parquet")]] = _table(data, name, room)
     except (tarfile.TarError, EOFError) as error:
         raise AuditError(f"the upload is no bundle of a run ({error}); make one with: fusion-audit push") from None
     if document is None:
         raise AuditError("the bundle has no document.json; make one with: fusion-audit push")
     _check_document(document)
     _check_fixes(document, list(fixes.values()))
+    _check_ops(document, tables)
     return Bundle(document, [fixes[name] for name in sorted(fixes)], tables)
 
 
@@ -100,49 +103,81 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(member, io.BytesIO(data))
 
 
-def _checked_member(archive: tarfile.TarFile, member: tarfile.TarInfo, number: int) -> bytes:
-    if not member.isreg() or not _MEMBER.match(member.name) or number >= _MOST_MEMBERS:
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of what the archive holds.
+
+    Headers are read one by one, and only those that we write: others (long names, sparse files) have a reader take
+    memory that no byte of the file stands for.
+    """
+    nbytes, json_bytes, seen = path.stat().st_size, 0, set[str]()
+    with path.open("rb") as file:
+        while True:
+            header = file.read(tarfile.BLOCKSIZE)
+            if header == bytes(tarfile.BLOCKSIZE):
+                return
+            if len(header) < tarfile.BLOCKSIZE:
+                raise EOFError("it breaks off")
+            member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            _check_member(member, seen)
+            if not 0 <= member.size <= nbytes - file.tell():
+                raise AuditError(f"the bundle ends inside of {member.name}; send it again")
+            json_bytes += member.size if member.name.endswith(".json") else 0
+            if json_bytes > _MOST_JSON_BYTES:
+                raise AuditError(f"the documents in the bundle are larger than {_MOST_JSON_BYTES:,} bytes")
+            seen.add(member.name)
+            yield member.name, file.read(member.size)
+            file.seek(-member.size % tarfile.BLOCKSIZE, io.SEEK_CUR)
+
+
+def _check_member(member: tarfile.TarInfo, seen: set[str]) -> None:
+    if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or not _MEMBER.fullmatch(member.name):
         raise AuditError(
             f"the bundle holds {member.name!r}, which is no part of a run; make one with: fusion-audit push"
         )
-    if member.name.endswith(".json") and member.size > _MOST_JSON_BYTES:
-        raise AuditError(f"the bundle's {member.name} is larger than {_MOST_JSON_BYTES:,} bytes")
-    file = archive.extractfile(member)
-    assert file is not None
-    data = file.read()
-    if len(data) != member.size:
-        raise AuditError(f"the bundle ends inside of {member.name}; send it again")
-    return data
+    if member.name in seen or len(seen) >= _MOST_MEMBERS:
+        raise AuditError(f"the bundle holds {member.name} twice, or too much; make one with: fusion-audit push")
 
 
 def _decode(data: bytes, kind: type[_Kind], schema: str, name: str) -> _Kind:
     try:
         found = msgspec.json.decode(data, type=kind)
         msgspec.json.encode(found).decode()
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise AuditError(f"the bundle's {name} can't be read: {error}") from None
     if found.schema != schema:
         raise AuditError(f"the bundle's {name} has schema {found.schema!r}, this version reads {schema!r}")
     return found
 
 
-def _table(data: bytes, name: str) -> pyarrow.Table:
+def _table(data: bytes, name: str, room: int) -> pyarrow.Table:
     import pyarrow.parquet
 
     from auditor.graph.tables import SCHEMAS
 
     try:
         with pyarrow.parquet.ParquetFile(io.BytesIO(data), pre_buffer=False) as parquet:
-            wanted = SCHEMAS[name[len("tables/") : -len(".parquet")]]
-            if not parquet.schema_arrow.equals(wanted):
+            schema = parquet.schema_arrow
+            if not schema.equals(SCHEMAS[name[len("tables/") : -len(".parquet")]]):
                 raise AuditError(f"the bundle's {name} has other columns than this version reads")
             meta = parquet.metadata
-            held = sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups))
-            if held > _MOST_TABLE_BYTES:
-                raise AuditError(f"the bundle's {name} needs {held:,} bytes of memory, more than can be read here")
-            return parquet.read(use_threads=False)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+            groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+            values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+            _check_room(max(sum(group.total_byte_size for group in groups), values), room, name)
+            batches, held = [], 0
+            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+                held += batch.nbytes  # what a file declares may be less: repeated values take next to no room in it
+                _check_room(held, room, name)
+                batches.append(batch)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise AuditError(f"the bundle's {name} can't be read: {' '.join(str(error).split())}") from None
+    if not batches:
+        return schema.empty_table()
+    return pyarrow.Table.from_batches(batches).replace_schema_metadata(schema.metadata)
+
+
+def _check_room(needed: int, room: int, name: str) -> None:
+    if needed > room:
+        raise AuditError(f"the bundle's {name} needs {needed:,} bytes of memory, more than can be read here")
 
 
 def _check_document(document: Document) -> None:
@@ -155,7 +190,7 @@ def _check_document(document: Document) -> None:
         raise AuditError(f"the bundle's document has the source {run.source!r}; expected profile, trace or simulation")
     if not all(-_INT32 <= number <= _INT32 for number in counts) or not all(map(math.isfinite, times)):
         raise AuditError("the bundle's document has totals that can't be stored")
-    if len(run.created) > 40 or not run.created.isascii() or not run.created.isprintable():
+    if not _is_moment(run.created):
         raise AuditError("the bundle's document has no time of creation that can be read")
 
 
@@ -163,5 +198,34 @@ def _check_fixes(document: Document, fixes: list[FixDocument]) -> None:
     for fix in fixes:
         times = (fix.predicted_us, fix.measured_us)
         wrong = fix.run != document.run.id or (fix.after_run and not is_id(fix.after_run))
-        if wrong or not all(map(math.isfinite, times)) or len(fix.created) > 40 or not fix.created.isprintable():
+        if wrong or not all(map(math.isfinite, times)) or not _is_moment(fix.created):
             raise AuditError("the bundle holds a fix that is none of its run; make one with: fusion-audit push")
+
+
+def _is_moment(text: str) -> bool:
+    """Whether it is a time of ISO 8601 that UTC has, too, or none at all."""
+    if len(text) > 40 or not text.isascii() or not text.isprintable():
+        return False
+    try:
+        return not text or bool(datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc))
+    except (ValueError, OverflowError):
+        return False
+
+
+def _check_ops(document: Document, tables: dict[str, pyarrow.Table]) -> None:
+    """Sites and kernels name ops by their rows: a row that is not there would fail on every page of the run."""
+    import pyarrow.compute
+
+    ops = tables["ops"].num_rows if "ops" in tables else 0
+    if "kernels" in tables:
+        ends = pyarrow.compute.min_max(tables["kernels"].column("op")).as_py()
+        _check_rows([row for row in ends.values() if row is not None], ops, "kernels.parquet")
+    if "ops" in tables:
+        for finding in document.findings:
+            for site in finding.places:
+                _check_rows(site.ops, ops, "document.json")
+
+
+def _check_rows(rows: list[int], ops: int, name: str) -> None:
+    if not all(0 <= row < ops for row in rows):
+        raise AuditError(f"the bundle's {name} names an op that its tables don't have; record the run again")

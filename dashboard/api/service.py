@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ class Service:
     settings: Settings = field(default_factory=Settings)
     worker_lives: Callable[[], bool] = lambda: False
     attempts: Attempts = field(default_factory=Attempts)
+    bundles: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a run from elsewhere is in memory: one at a time."""
     trusted: str = field(default_factory=lambda: secrets.token_hex(16))
     """What the header that tells the pages of a login holds; only this process knows it."""
 

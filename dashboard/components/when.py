@@ -13,9 +13,9 @@ def moment(iso: str) -> datetime | None:
     """The time that ISO 8601 text names, in UTC; None where it names none."""
     try:
         read = datetime.fromisoformat(iso.replace("Z", "+00:00"))
-    except ValueError:
+        return read.replace(tzinfo=read.tzinfo or timezone.utc).astimezone(timezone.utc)
+    except (ValueError, OverflowError):  # the first hours of the year 1, east of Greenwich, are none in UTC
         return None
-    return read.replace(tzinfo=read.tzinfo or timezone.utc).astimezone(timezone.utc)
 
 
 def written(iso: str) -> str:

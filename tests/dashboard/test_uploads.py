@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import os
 import tarfile
+import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import pyarrow
 import pytest
 from api_client import installed_client
 from starlette.testclient import TestClient
-from stored_runs import save, save_script, trace
+from stored_runs import document, save, save_script, tables, trace
 
+from auditor.document import Site
 from auditor.errors import AuditError
 from auditor.fix_document import FixDocument
+from auditor.graph.tables import KERNELS
 from auditor.store import Store
+from auditor.store import bundle as bundle_module
 from auditor.store.bundle import read_bundle, write_bundle
+from dashboard.api.app import create_service
+from dashboard.api.models import Stored
 from dashboard.api.receive import sweep
+from dashboard.api.routes import runs
 from dashboard.api.service import Service
 from dashboard.api.settings import Settings
+from dashboard.components.when import moment
 
 URL = "/api/v1/uploads"
+
+
+def kernels(ops: list[int], name: str) -> pyarrow.Table:
+    """A table of kernels, one for each of these rows of ops."""
+    rows = [{"op": op, "name": name, "start_us": 0.0, "dur_us": 1.0, "stream": 7, "device": 0} for op in ops]
+    return pyarrow.Table.from_pylist(rows, schema=KERNELS)
 
 
 def files(service: Service) -> list[str]:
@@ -224,6 +241,112 @@ class TestRuns:
         assert answer.status_code == 422
         assert answer.json()["error"].startswith(sentence)
         assert (store.list_runs(), files(service)) == ([], [])
+
+    def refused(self, path: Path, data: bytes, sentence: str) -> None:
+        path.write_bytes(data)
+        with pytest.raises(AuditError, match=sentence):
+            read_bundle(path)
+
+    def archive(self, members: list[tuple[tarfile.TarInfo, bytes]], **kind: Any) -> bytes:
+        file = BytesIO()
+        with tarfile.open(fileobj=file, mode="w", **kind) as archive:
+            for member, data in members:
+                member.size = len(data)
+                archive.addfile(member, BytesIO(data))
+        return file.getvalue()
+
+    def test_a_sparse_member_is_not_read(self, tmp_path: Path) -> None:
+        # GIVEN a document that says it is a terabyte of nothing
+        member = tarfile.TarInfo("document.json")
+        member.pax_headers = {
+            "GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.name": "document.json",
+            "GNU.sparse.size": str(10**12), "GNU.sparse.numblocks": "1", "GNU.sparse.map": f"{10**12 - 1},1",
+        }  # fmt: skip
+        self.refused(tmp_path / "bundle", self.archive([(member, b"x")], format=tarfile.PAX_FORMAT), "no part of a run")
+
+    @pytest.mark.parametrize("size", [-512, 10**12])
+    def test_a_size_that_the_file_can_not_have(self, size: int, tmp_path: Path) -> None:
+        member = tarfile.TarInfo("tables/ops.parquet")
+        member.size = size
+        header = member.tobuf(format=tarfile.GNU_FORMAT)
+        self.refused(tmp_path / "bundle", header + bytes(10240), "ends inside of tables/ops.parquet")
+
+    def test_a_member_comes_once(self, tmp_path: Path) -> None:
+        twice = [(tarfile.TarInfo("document.json"), b'{"run": {"id": "1m8aaaaaaaaa"}}') for _ in range(2)]
+        self.refused(tmp_path / "bundle", self.archive(twice), "holds document.json twice")
+
+    def test_documents_have_a_size_together(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(bundle_module, "_MOST_JSON_BYTES", 100)
+        documents = [
+            (tarfile.TarInfo(f"fixes/000{n}.json"), b'{"run": "1m8aaaaaaaaa"' + b" " * 20 + b"}") for n in "123"
+        ]
+        self.refused(tmp_path / "bundle", self.archive(documents), "are larger than 100 bytes")
+
+    def test_a_table_that_grows_when_it_is_read(
+        self, elsewhere: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # GIVEN many rows of one long name: a file of some kB
+        of = tables() | {"kernels": kernels([0] * 20_000, "k" * 1000)}
+        data = self.bundle(elsewhere, elsewhere.save(document(), of))
+        monkeypatch.setattr(bundle_module, "_MOST_TABLE_BYTES", 10_000_000)
+        assert len(data) < 1_000_000
+        self.refused(tmp_path / "bundle", data, "needs 1.,...,... bytes of memory")
+
+    def test_json_that_is_too_deep(self, tmp_path: Path) -> None:
+        deep = b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+        sent = self.archive([(tarfile.TarInfo("document.json"), deep)])
+        self.refused(tmp_path / "bundle", sent, "document.json can't be read")
+
+    @pytest.mark.parametrize("row", [-1, 3])
+    def test_kernels_of_ops_that_are_not_there(self, row: int, elsewhere: Store, tmp_path: Path) -> None:
+        run = elsewhere.save(document(), tables() | {"kernels": kernels([row], "k")})
+        self.refused(tmp_path / "bundle", self.bundle(elsewhere, run), "kernels.parquet names an op")
+
+    @pytest.mark.parametrize("row", [-1, 3])
+    def test_sites_of_ops_that_are_not_there(self, row: int, elsewhere: Store, tmp_path: Path) -> None:
+        of = document()
+        of.findings[0].places = [Site(ops=[row])]
+        self.refused(tmp_path / "bundle", self.bundle(elsewhere, elsewhere.save(of, tables())), "names an op")
+
+    @pytest.mark.parametrize("created", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-05:00", "yesterday"])
+    def test_a_time_that_is_none(self, created: str, elsewhere: Store, tmp_path: Path) -> None:
+        run = save(elsewhere, created=created)
+        self.refused(tmp_path / "bundle", self.bundle(elsewhere, run), "no time of creation")
+        assert moment(created) is None
+        other = save(elsewhere)
+        elsewhere.save_fix(FixDocument(run=other, created=created))
+        self.refused(tmp_path / "bundle", self.bundle(elsewhere, other), "a fix that is none of its run")
+
+    def test_one_bundle_is_read_at_a_time(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        token, at_once, most = service.sessions.new_start_token(), 0, 0
+
+        def slow(_store: Store, _upload: object) -> Stored:
+            nonlocal at_once, most
+            at_once += 1
+            most = max(most, at_once)
+            time.sleep(0.1)
+            at_once -= 1
+            return Stored(id="1m8aaaaaaaaa", new=True)
+
+        async def send() -> list[int]:
+            app, answers = create_service(service, pages=False), list[int]()
+
+            async def body() -> dict[str, Any]:
+                return {"type": "http.request", "body": b"x", "more_body": False}
+
+            async def answered(message: Any) -> None:
+                answers.extend([message["status"]] if "status" in message else [])
+
+            headers = [(b"host", b"127.0.0.1:8050"), (b"authorization", f"Bearer {token}".encode())]
+            asked = {"type": "http", "method": "POST", "path": "/api/v1/runs", "query_string": b"", "scheme": "http",
+                     "client": ("127.0.0.1", 4000), "http_version": "1.1", "root_path": ""}  # fmt: skip
+            sent = (app({**asked, "headers": list(headers)}, body, answered) for _ in range(4))
+            await asyncio.gather(*sent)
+            return answers
+
+        monkeypatch.setattr(runs, "_store_bundle", slow)
+        assert asyncio.run(send()) == [201] * 4
+        assert most == 1
 
     def test_a_link_in_a_bundle_is_not_followed(self, api: TestClient) -> None:
         file = BytesIO()

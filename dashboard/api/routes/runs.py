@@ -61,7 +61,7 @@ async def receive_run(
 ) -> Stored:  # fmt: skip
     """Store a run that another machine recorded, as `fusion-audit push` sends it. Sending it twice does no harm."""
     limit = service.settings.max_upload_bytes
-    async with received(request, service.place.uploads, limit, sha256) as upload:
+    async with received(request, service.place.uploads, limit, sha256) as upload, service.bundles:
         stored = await run_in_threadpool(_store_bundle, service.store, upload)
     service.metrics.uploaded_bytes.inc(upload.nbytes)
     response.status_code = 201 if stored.new else 200
