@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from auditor.errors import AuditError
 
@@ -44,9 +44,10 @@ class Client:
     """The service at ``url``. Every method raises :class:`ServiceError` where it does not answer as it should."""
 
     def __init__(self, url: str, token: str = "", timeout_s: float = 60.0) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise AuditError(f"{url!r} is no address of a service; expected for example http://127.0.0.1:8050")
+        parts = _address(url)
+        token = token.strip()
+        if not token.isascii() or not token.isprintable():
+            raise AuditError("the token holds characters that no token has; copy it again, or make another")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._parts, self._token, self._timeout_s = parts, token, timeout_s
 
@@ -156,6 +157,17 @@ class Client:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         assert self._parts.hostname is not None
         return kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)
+
+
+def _address(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+    except ValueError:  # of the port, or of an address in brackets
+        good = False
+    if not good:
+        raise AuditError(f"{url!r} is no address of a service; expected for example http://127.0.0.1:8050")
+    return parts
 
 
 def _digest(file: IO[bytes]) -> tuple[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -60,10 +62,36 @@ def test_a_client_without_a_token_may_look(tmp_path: Path) -> None:
         assert refused.value.status == 401
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:8050", "ftp://host", "http://", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:8050",
+        "ftp://host",
+        "http://",
+        "file:///etc/passwd",
+        "http://host:x",
+        "http://host:99999",
+        "http://[::1",
+    ],
+)
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(AuditError, match="is no address of a service"):
         Client(url)
+
+
+@pytest.mark.parametrize("token", ["fa_s\u00e9cret", "fa_se\r\nX-Evil: 1", "fa_se\x00", "\u2026secret"])
+def test_a_token_that_is_none_is_not_repeated(token: str) -> None:
+    with pytest.raises(AuditError, match="the token holds characters that no token has") as refused:
+        Client("http://127.0.0.1:1", token)
+    assert token[2:] not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_token_may_have_a_line_end_behind_it() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as (url, asked):
+        assert Client(url, "fa_token\n").health() == {}
+    assert b"Authorization: Bearer fa_token\r\n" in asked[0]
 
 
 def test_nobody_there() -> None:
@@ -77,18 +105,25 @@ def test_nobody_there() -> None:
 
 @pytest.mark.parametrize("answer", [b"hello", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b""])
 def test_something_else_there(answer: bytes) -> None:
+    with answering(answer) as (url, _), pytest.raises(ServiceError):
+        Client(url, timeout_s=5).health()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """The address of what answers once, and what it was asked."""
+    asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def once() -> None:
             connection, _ = server.accept()
             with connection:
-                connection.recv(4096)
+                asked.append(connection.recv(4096))
                 connection.sendall(answer)
 
         thread = threading.Thread(target=once)
         thread.start()
-        with pytest.raises(ServiceError):
-            Client(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=5).health()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", asked
         thread.join()
 
 
