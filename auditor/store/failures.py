@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.exc import DataError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoneFree
 
 from auditor.errors import AuditError
 
@@ -42,6 +43,8 @@ def readable(label: str) -> Iterator[None]:
         raise AuditError(f"{label}: no driver for this database is installed ({error}); install it with pip") from None
     except DBAPIError as error:
         raise _kind(error)(f"{label}: {_sentence(error.orig)}") from error
+    except NoneFree as error:
+        raise Unavailable(f"{label}: no connection to the database came free; try again later") from error
     except SQLAlchemyError as error:
         raise AuditError(f"{label}: {' '.join(str(error).split())}") from error
     except OSError as error:

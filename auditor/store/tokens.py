@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
@@ -70,7 +71,8 @@ class TokenTable(RowTable):
         right = hmac.compare_digest(hashed(secret), row.sha256 if row else _NO_HASH)
         if row is None or not right:
             return ""
-        self._note_use(token, row.used)
+        with suppress(AuditError):  # the token is good, whether or not its use can be noted now
+            self._note_use(token, row.used)
         return token
 
     def exists(self, token: str) -> bool:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
 
+from auditor.errors import AuditError
 from dashboard.api.asgi import (
     SAFE_METHODS,
     ASGIApp,
@@ -44,7 +45,11 @@ class Guard:
         if wait_s:
             await _too_many(send, wait_s)
             return
-        who = await run_in_threadpool(self._who, scope)
+        try:
+            who = await run_in_threadpool(self._who, scope)
+        except AuditError as error:  # no token can be looked up now: that makes none of them wrong
+            await answer_error(send, 503, str(error))
+            return
         refusal = self._refusal(scope, who)
         if refusal is not None:
             await self._refuse(scope, send, *refusal)
@@ -56,8 +61,8 @@ class Guard:
     def _who(self, scope: Scope) -> str:
         """``token``, ``session``, ``wrong`` for a token that is none, or ""."""
         if _claims(scope):
-            kind, _, text = header(scope, "authorization").partition(" ")
-            if kind.lower() == "bearer" and self._service.sessions.token_of(text.strip()):
+            text = header(scope, "authorization").partition(" ")[2]
+            if text and self._service.sessions.token_of(text.strip()):
                 return "token"
             self._service.attempts.failed(client_address(scope))
             self._service.metrics.wrong_tokens.inc()
@@ -96,7 +101,8 @@ async def _too_many(send: Send, wait_s: float) -> None:
 
 
 def _claims(scope: Scope) -> bool:
-    return bool(headers_named(scope, "authorization"))
+    """Whether a token is sent. Another kind, such as Basic, is for a proxy before us, or a browser's habit."""
+    return any(value.partition(" ")[0].lower() == "bearer" for value in headers_named(scope, "authorization"))
 
 
 def _is_trusted(name: bytes) -> bool:

@@ -28,7 +28,11 @@ _MOST_BYTES = 10_000
 
 @router.get("/login")
 async def ask_or_take(request: Request, service: TheService, token: str = "") -> Response:
-    return await _enter(request, service, token) if token else HTMLResponse(_PAGE.format(sentence=""))
+    if not token:
+        return HTMLResponse(_PAGE.format(sentence=""))
+    # A page elsewhere can have a browser ask for this as often as it likes: that must not lock its owner out.
+    counts = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    return await _enter(request, service, token, counts=counts)
 
 
 @router.post("/login")
@@ -50,14 +54,15 @@ def leave(request: Request, service: TheService) -> Response:
     return answer
 
 
-async def _enter(request: Request, service: Service, text: str) -> Response:
+async def _enter(request: Request, service: Service, text: str, *, counts: bool = True) -> Response:
     address = request.client.host if request.client else ""
     if service.attempts.wait_s(address):
         return _again("There were too many wrong tokens from this address. Wait a minute, then try again.", 429)
     token = await run_in_threadpool(service.sessions.token_of, text.strip())
     if not token:
-        service.attempts.failed(address)
-        service.metrics.wrong_tokens.inc()
+        if counts:
+            service.attempts.failed(address)
+            service.metrics.wrong_tokens.inc()
         return _again("That token is not valid, or the service was started again since.", 401)
     answer = RedirectResponse("/", 303)  # away from an address with a token in it
     answer.set_cookie(

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy.exc
 from api_client import installed_client
 from starlette.testclient import TestClient
 from stored_runs import save, save_script
 
-from auditor.store import Store
+from auditor.store import Store, Unavailable
+from auditor.store.failures import readable
 from dashboard.api.attempts import WINDOW_S, WRONG, Attempts
 from dashboard.api.guard import TRUSTED
 from dashboard.api.service import Service
@@ -125,8 +127,39 @@ class TestTokens:
         assert service.sessions.token_of(text) == ""
 
     def test_a_wrong_one_is_refused_even_to_look(self, anyone: TestClient) -> None:
-        for sent in ("Bearer nonsense", "Basic YTpi", "Bearer", ""):
+        for sent in ("Bearer nonsense", "bearer x", "Bearer"):
             assert anyone.get("/api/v1/runs", headers={"Authorization": sent}).status_code == 401
+
+    def test_another_kind_of_login_is_no_token(self, service: Service, anyone: TestClient) -> None:
+        for _ in range(WRONG + 1):
+            head = {"Authorization": "Basic YTpi"}
+            assert anyone.get("/api/v1/runs", headers=head).status_code == 200
+            assert anyone.put("/api/v1/rules/FUS101", json={}, headers=head).status_code == 401
+        assert service.attempts.wait_s("127.0.0.1") == 0
+
+    def test_a_store_that_refuses_makes_no_token_wrong(
+        self, store: Store, service: Service, anyone: TestClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_text: str) -> str:
+            raise Unavailable("the database stayed locked")
+
+        monkeypatch.setattr(store.tokens, "check", refuse)
+        answer = anyone.get("/api/v1/runs", headers={"Authorization": "Bearer fa_x"})
+        assert (answer.status_code, answer.json()) == (503, {"error": "the database stayed locked"})
+        assert service.attempts.wait_s("127.0.0.1") == 0
+        assert service.metrics.wrong_tokens._value.get() == 0
+
+    def test_one_whose_use_can_not_be_noted_is_good(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise Unavailable("the disk is full")
+
+        token, text = store.tokens.new("ci")
+        monkeypatch.setattr(store.tokens, "_note_use", refuse)
+        assert store.tokens.check(text) == token.id
+
+    def test_no_free_connection_is_told_as_such(self) -> None:
+        with pytest.raises(Unavailable, match="db: no connection to the database came free"), readable("db"):
+            raise sqlalchemy.exc.TimeoutError("QueuePool limit")
 
     def test_one_that_is_revoked_ends_its_session(self, store: Store, anyone: TestClient) -> None:
         known, text = store.tokens.new("laptop")
@@ -164,6 +197,16 @@ class TestAttempts:
             assert client.get("/api/v1/runs").status_code == 200  # looking needs none
             clock.now_s += WINDOW_S + 1
             assert client.get("/api/v1/runs", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+    def test_a_page_elsewhere_can_not_lock_the_owner_out(self, service: Service, anyone: TestClient) -> None:
+        for site in ("cross-site", "same-site", "same-origin", "none"):
+            for _ in range(WRONG):
+                answer = anyone.get("/login", params={"token": "x"}, headers={"Sec-Fetch-Site": site})
+                assert answer.status_code == 401
+            assert (service.attempts.wait_s("testclient") + service.attempts.wait_s("127.0.0.1") > 0) == (
+                site in ("same-origin", "none")
+            )
+            service.attempts = Attempts()
 
     def test_another_address_is_not_held_up(self, service: Service, token: str) -> None:
         for _ in range(WRONG):
