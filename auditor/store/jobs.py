@@ -80,9 +80,9 @@ class JobTable(RowTable):
             job, ["queued"], state="running", worker=worker, started=now(), heartbeat_s=time.time(), progress="",
         )  # fmt: skip
 
-    def beat(self, job: str, worker: str, progress: str, session: int) -> None:
-        """Say that the worker lives, and how far the work is."""
-        self._change(job, ["running"], worker, heartbeat_s=time.time(), progress=progress, session=session)
+    def beat(self, job: str, worker: str, progress: str, session: int) -> bool:
+        """Say that the worker lives, and how far the work is; False where it no longer holds the job."""
+        return self._change(job, ["running"], worker, heartbeat_s=time.time(), progress=progress, session=session)
 
     def end(self, job: str, worker: str, state: str, reason: str = "", result_run: str = "") -> bool:
         """Of the running job that ``worker`` holds; False where it is no longer so."""

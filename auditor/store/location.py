@@ -67,7 +67,8 @@ def _from_url(url: str) -> Location:
         return _from_path(Path(parsed.database))
     if parsed.drivername in ("postgres", "postgresql"):  # whatever driver SQLAlchemy would take: psycopg 3 is ours
         url = parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
-    root = os.environ.get(ARTEFACTS_VARIABLE) or str((default_folder() / "artefacts").absolute())
+    root = os.environ.get(ARTEFACTS_VARIABLE) or str(default_folder() / "artefacts")
+    root = root if "://" in root else os.path.abspath(os.path.expanduser(root))
     return Location(url, root, parsed.render_as_string(hide_password=True))
 
 

@@ -17,12 +17,13 @@ from auditor.errors import AuditError
 from auditor.store import Store
 from auditor.store.ids import is_id
 from auditor.store.jobs import JobRecord
-from auditor.store.location import PLACE_VARIABLE
+from auditor.store.location import ARTEFACTS_VARIABLE, PLACE_VARIABLE
 from auditor.store.registering import registered, why_not
 from auditor.store.registrations import Registration
 from dashboard.jobs.entry import CODE
 from dashboard.jobs.model import Options
 from dashboard.jobs.place import Place
+from dashboard.jobs.processes import MARK
 
 _RULE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")
 _MOST = 1_000_000
@@ -68,11 +69,15 @@ def work_of(job: JobRecord, store: Store, place: Place, cap_s: float) -> Work:
     return Work([*arguments, *_rules(store, options, folder), "--", registration.typed, *registration.args], folder)
 
 
-def environment(store: Store) -> dict[str, str]:
-    """Of a job's process. The store's URL may hold a password: it is not for the list of processes."""
+def environment(store: Store, job: str = "") -> dict[str, str]:
+    """Of a worker's process, or a job's. The store's URL may hold a password: it is not for the list of processes.
+
+    A job runs in the user's folder: a place that is said from ours would be another one there.
+    """
     file = store.location.file
-    place = store.location.url if file is None else str(file)
-    return {**os.environ, PLACE_VARIABLE: place, "PYTHONUNBUFFERED": "1"}
+    places = {PLACE_VARIABLE: store.location.url if file is None else str(file)}
+    places |= {ARTEFACTS_VARIABLE: store.location.artefacts} if file is None else {}
+    return {**os.environ, **places, MARK: job, "PYTHONUNBUFFERED": "1"}
 
 
 def _registration(job: JobRecord, store: Store) -> Registration:

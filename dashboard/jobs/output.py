@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,17 +26,21 @@ class Output(threading.Thread):
         self.error = ""
         """The last complaint of ours."""
         self._stream, self._log, self._rest = stream, log, b""
+        self._room = LOG_BYTES
 
     def run(self) -> None:
-        room = LOG_BYTES
-        with self._log.open("ab", buffering=0) as log:
+        with self._stream:
             while chunk := self._read():
-                if room > 0:
-                    log.write(chunk[:room])
-                    room -= len(chunk)
-                    if room <= 0:
-                        log.write(b"\nfusion-audit: the log is full; what follows is not kept\n")
+                if self._room > 0:
+                    self._keep(chunk)
                 self._look(chunk)
+
+    def _keep(self, chunk: bytes) -> None:
+        """A disk that is full costs what it has no room for, and nothing else: the work goes on."""
+        full = b"\nfusion-audit: the log is full; what follows is not kept\n" if len(chunk) >= self._room else b""
+        with suppress(OSError), self._log.open("ab", buffering=0) as log:
+            log.write(chunk[: self._room] + full)
+        self._room -= len(chunk)
 
     def _read(self) -> bytes:
         return self._stream.read1(65536)  # type: ignore[attr-defined, no-any-return]

@@ -12,6 +12,9 @@ from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _POLL_S = 0.05
+_KILL_S = 10.0
+MARK = "FUSION_AUDIT_JOB"
+"""The environment variable by which the processes of a job are known."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,14 @@ def all_processes() -> Iterator[Process]:
             yield found
 
 
-def of_session(session: int) -> list[Process]:
-    """The processes of a session: a job's own process is the leader of one."""
-    return [found for found in all_processes() if found.session == session] if session > 1 else []
+def marked(job: str) -> list[Process]:
+    """What was started for a job and still lives, wherever it went: its number alone may be another's by now."""
+    mark = f"{MARK}={job}".encode()
+    return [found for found in all_processes() if found.pid != os.getpid() and mark in _environment(found.pid)]
 
 
-def of_job(session: int, worker: int) -> list[Process]:
-    """Of the session, and whatever else came from ``worker``: a child can leave its session, but not its ancestors."""
+def of_job(worker: int) -> list[Process]:
+    """Whatever came from ``worker``: a child can leave its session, but not its ancestors."""
     known = list(all_processes())
     ours = {worker}
     grown = True
@@ -60,7 +64,7 @@ def of_job(session: int, worker: int) -> list[Process]:
         more = {found.pid for found in known if found.parent in ours} - ours
         grown = bool(more)
         ours |= more
-    return [found for found in known if found.pid != worker and (found.session == session or found.pid in ours)]
+    return [found for found in known if found.pid != worker and found.pid in ours]
 
 
 def name_of(pid: int) -> str:
@@ -76,12 +80,16 @@ def is_alive(name: str) -> bool:
 
 
 def end(find: Callable[[], list[Process]], grace_s: float) -> None:
-    """Ask every process that ``find`` finds to end, and kill what is left after ``grace_s`` seconds."""
+    """Ask every process that ``find`` finds to end, and kill what is left after ``grace_s`` seconds.
+
+    What can't be killed (it hangs in the kernel) is given up after :data:`_KILL_S`.
+    """
     _send(find(), signal.SIGTERM)
     deadline_s = time.monotonic() + grace_s
     while time.monotonic() < deadline_s and find():
         time.sleep(_POLL_S)
-    while left := find():
+    deadline_s = time.monotonic() + _KILL_S
+    while (left := find()) and time.monotonic() < deadline_s:
         _send(left, signal.SIGKILL)
         time.sleep(_POLL_S)
 
@@ -109,6 +117,13 @@ def bury(known: Iterable[int]) -> None:
     for pid in known:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # another user's, or gone
+        return []
 
 
 def _send(processes: Iterable[Process], number: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 from huey.api import Huey
 
@@ -17,6 +19,7 @@ from dashboard.jobs.place import Place
 from dashboard.jobs.waking import open_queue, waker
 from dashboard.jobs.workers import fail_abandoned
 
+_log = logging.getLogger("fusion_audit.jobs")
 MOST_WAITING = 500
 """A queue that is longer is a mistake, or worse."""
 
@@ -78,7 +81,10 @@ class StoredJobs:
             raise AuditError(f"{MOST_WAITING} jobs are waiting already; cancel some, or wait until they are through")
         about = run if kind == "import" else self._store.resolve(run)
         job = self._store.jobs.add(kind, about, msgspec.json.encode(options).decode(), machine_id(), retry_of)
-        self._wake(job.id)
+        try:
+            self._wake(job.id)
+        except Exception:  # the job is stored, and the worker looks at the rows, too: asking again would double it
+            _log.exception("job %s is queued, but the worker could not be woken", job.id)
         return _shown(job)
 
     def _refusal(self, kind: Kind, run: str) -> str:

@@ -22,7 +22,7 @@ from dashboard.jobs.place import Place
 from dashboard.jobs.processes import adopt_orphans
 from dashboard.jobs.running import GRACE_S, Caps, Runner
 from dashboard.jobs.waking import open_queue, waker
-from dashboard.jobs.workers import fail_abandoned, worker_name
+from dashboard.jobs.workers import fail_abandoned, fail_lost, worker_name
 
 LOOK_S = 2.0
 """How often rows are looked at: a message may be lost with whoever was to send or to take it."""
@@ -69,6 +69,7 @@ class Worker:
                 return
             try:
                 fail_abandoned(self._store)
+                fail_lost(self._store, worker_name(), lambda: self._runner.current)
                 self._send_again(sent)
             except Exception:
                 _log.exception("the rows of jobs could not be read")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 
 from auditor.store import Store
 from auditor.store.jobs import JobRecord
 from auditor.store.machine import machine_id
-from dashboard.jobs.processes import end, is_alive, name_of, of_session
+from dashboard.jobs.processes import end, is_alive, marked, name_of
 
 SILENT_S = 60.0
 """A worker of another machine that says nothing for so long is taken for gone."""
 _GRACE_S = 3.0
 KILLED = "the worker was killed; retry the job"
+LOST = "the worker lost sight of it while the store could not be used; retry the job"
 
 
 def worker_name() -> str:
@@ -26,9 +29,22 @@ def fail_abandoned(store: Store) -> list[str]:
     abandoned = [job for job in store.jobs.find(state="running", limit=1000) if _is_abandoned(job)]
     for job in abandoned:
         if job.worker.startswith(f"{machine_id()}:"):
-            end(lambda session=job.session: of_session(session), _GRACE_S)  # type: ignore[misc]
+            end(partial(marked, job.id), _GRACE_S)
         store.jobs.end(job.id, job.worker, "cancelled" if job.cancelling else "failed", KILLED)
     return [job.id for job in abandoned]
+
+
+def fail_lost(store: Store, worker: str, current: Callable[[], str]) -> list[str]:
+    """Show the jobs that ``worker`` holds and does not work on as failed. Returns their ids.
+
+    The store may have refused between taking a job and beginning it. Rows are read before ``current`` is asked: what
+    is taken meanwhile is not among them.
+    """
+    held = [job for job in store.jobs.find(state="running", limit=1000) if job.worker == worker]
+    lost = [job for job in held if job.id != current()]
+    for job in lost:
+        store.jobs.end(job.id, worker, "cancelled" if job.cancelling else "failed", LOST)
+    return [job.id for job in lost]
 
 
 def _is_abandoned(job: JobRecord) -> bool:

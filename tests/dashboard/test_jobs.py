@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
 import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from served import until, working
 from stored_runs import save, save_script, trace
 
 from auditor.errors import AuditError
-from auditor.store import Missing, Store
+from auditor.store import Missing, Store, Unavailable
+from auditor.store.jobs import JobTable
+from auditor.store.location import locate
 from auditor.store.machine import machine_id
 from auditor.store.registering import digest, register
 from auditor.store.rule_settings import RuleSetting
 from auditor.store.uploads import Upload
-from dashboard.jobs.commands import work_of
+from dashboard.jobs import processes, running
+from dashboard.jobs.commands import Work, environment, work_of
 from dashboard.jobs.device_lock import device_lock
 from dashboard.jobs.model import ENDED, Job, Options
-from dashboard.jobs.output import LOG_BYTES, read_log
+from dashboard.jobs.output import LOG_BYTES, Output, read_log
 from dashboard.jobs.place import Place
-from dashboard.jobs.processes import is_alive, name_of, process
+from dashboard.jobs.processes import MARK, end, is_alive, marked, name_of, process
+from dashboard.jobs.running import Caps, Runner
 from dashboard.jobs.stored import MOST_WAITING, StoredJobs
-from dashboard.jobs.workers import KILLED, SILENT_S, fail_abandoned
+from dashboard.jobs.workers import KILLED, LOST, SILENT_S, fail_abandoned, fail_lost
 
 FOREVER = """
 import os, subprocess, sys, time
@@ -216,8 +224,7 @@ class TestEnding:
         # THEN whoever looks sees it failed, and its processes end
         assert jobs.list()[0].state == "failed"
         assert jobs.get(job.id).reason == KILLED
-        until(lambda: gone(found[:2]), "the script and its child end")
-        os.kill(found[2], signal.SIGKILL)  # had left the session: nobody can tell any more whose it was
+        until(lambda: gone(found), "the script and its children end, even the one that left its session")
 
         # AND it can be retried
         (folder / "pids").unlink()
@@ -252,12 +259,108 @@ class TestAbandoned:
         fail_abandoned(store)
         assert {job.worker: job.state for job in store.jobs.find()} == {w: state for w, (_, state) in cases.items()}
 
+    def test_only_processes_of_the_job_are_ended(self, store: Store) -> None:
+        # GIVEN a job of a worker that is gone, and a stranger who got the number of its session
+        job = store.jobs.add("import", "1m8aaaaaaaaa", "{}", machine_id())
+        worker = f"{machine_id()}:{os.getpid()}:1"
+        store.jobs.claim(job.id, worker)
+        stranger, ours = (
+            subprocess.Popen(["sleep", "600"], start_new_session=True, env={**os.environ, MARK: mark})
+            for mark in ("", job.id)
+        )
+        store.jobs.beat(job.id, worker, "", stranger.pid)
+
+        # WHEN somebody looks
+        assert fail_abandoned(store) == [job.id]
+
+        # THEN the job's own has ended, and the stranger lives
+        assert ours.wait(10) == -signal.SIGTERM
+        assert stranger.poll() is None
+        stranger.kill()
+        stranger.wait()
+
+    def test_what_can_not_be_killed_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(processes, "_KILL_S", 0.2)
+        asked: list[int] = []
+        monkeypatch.setattr(processes, "_send", lambda _left, number: asked.append(number))
+        hanging = process(os.getpid())
+        assert hanging
+        end(lambda: [hanging], 0.1)
+        assert (asked[0], asked[-1]) == (signal.SIGTERM, signal.SIGKILL)
+
     def test_a_process_is_known_by_its_time_of_start(self) -> None:
         mine = name_of(os.getpid())
         assert is_alive(mine)
         assert not is_alive(f"{os.getpid()}:1")
         for name in ("", "x", "1:", f"{2**22 + 1}:5"):
             assert not is_alive(name)
+
+
+class TestStoreThatRefuses:
+    """A worker's runner in this process, with work that needs no torch."""
+
+    @pytest.fixture
+    def runner(self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
+        code = "import time; print('fusion-audit: at work', flush=True); time.sleep(1.5)"
+
+        class Sleeping(Work):
+            def command(self) -> list[str]:
+                return [sys.executable, "-c", code]
+
+        monkeypatch.setattr(running, "work_of", lambda *_: Sleeping([], tmp_path))
+        monkeypatch.setattr(running, "of_job", lambda _worker: [p for j in store.jobs.find() for p in marked(j.id)])
+        monkeypatch.setattr(running, "BEAT_S", 0.1)
+        monkeypatch.setattr(running, "_RETRY_S", 0.05)
+        return Runner(store, Place.beside(store.location), "me", Caps())
+
+    def refusing(self, monkeypatch: pytest.MonkeyPatch, table: object, name: str, calls: range) -> None:
+        """Calls with these numbers find no store."""
+        real, count = getattr(table, name), itertools.count()
+
+        def call(*args: object) -> object:
+            if next(count) in calls:
+                raise Unavailable("the database stayed locked")
+            return real(*args)
+
+        monkeypatch.setattr(table, name, call)
+
+    def test_for_a_while_ends_no_job(self, store: Store, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+        job = store.jobs.add("import", "1m8aaaaaaaaa", "{}", machine_id())
+        self.refusing(monkeypatch, store.jobs, "beat", range(3))
+        self.refusing(monkeypatch, store.jobs, "get", range(1, 3))
+        self.refusing(monkeypatch, store.jobs, "end", range(4))
+        runner(job.id)
+        now = store.jobs.get(job.id)
+        assert (now.state, now.progress) == ("failed", "at work")
+        assert now.reason.startswith("it ended well but left no result")
+        assert runner.current == ""
+
+    def test_when_the_service_stops_it_is_not_waited_for(
+        self, store: Store, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.refusing(monkeypatch, store.jobs, "put_back", range(1000))
+        job = store.jobs.add("import", "1m8aaaaaaaaa", "{}", machine_id())
+        threading.Timer(0.5, runner.stopping.set).start()
+        runner(job.id)
+        assert store.jobs.get(job.id).state == "running"  # whoever comes next finds that its worker is gone
+
+    def test_a_job_that_was_given_to_another_is_left_to_it(
+        self, store: Store, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = store.jobs.add("import", "1m8aaaaaaaaa", "{}", machine_id())
+        monkeypatch.setattr(store.jobs, "claim", lambda job, _me: JobTable.claim(store.jobs, job, "another"))
+        runner(job.id)
+        now = store.jobs.get(job.id)
+        assert (now.state, now.worker, now.progress) == ("running", "another", "")
+        assert marked(job.id) == []
+
+    def test_a_job_that_was_taken_without_a_word_has_failed(self, store: Store) -> None:
+        taken, lost, other = (store.jobs.add("import", "1m8aaaaaaaaa", "{}", machine_id()) for _ in range(3))
+        for job, worker in ((taken, "me"), (lost, "me"), (other, "another")):
+            store.jobs.claim(job.id, worker)
+        assert fail_lost(store, "me", lambda: taken.id) == [lost.id]
+        assert [store.jobs.get(job.id).state for job in (taken, lost, other)] == ["running", "failed", "running"]
+        assert store.jobs.get(lost.id).reason == LOST
 
 
 class TestSubmitting:
@@ -302,6 +405,31 @@ class TestSubmitting:
         with pytest.raises(AuditError, match=f"{MOST_WAITING} jobs are waiting already"):
             jobs.submit("import", uploaded(store, trace()))
         assert store.jobs.find() == []
+
+    def test_a_queue_that_fails_loses_no_job_and_doubles_none(
+        self, store: Store, jobs: StoredJobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(_job: str) -> None:
+            raise sqlite3.OperationalError("database is locked")
+
+        monkeypatch.setattr(jobs, "_wake", broken)
+        job = jobs.submit("import", uploaded(store, trace()))
+        assert [found.id for found in store.jobs.find(state="queued")] == [job.id]
+
+    def test_a_jobs_process_finds_the_store_from_any_folder(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url = "postgresql+psycopg://u@h/d"
+        for said, meant in (
+            ("files", folder / "files"),
+            ("", folder / ".fusion-audit/artefacts"),
+            ("s3://a", "s3://a"),
+        ):
+            monkeypatch.setenv("FUSION_AUDIT_ARTEFACTS", said)
+            monkeypatch.setenv("FUSION_AUDIT_DIR", ".fusion-audit")
+            given = environment(SimpleNamespace(location=locate(url)), "1m8aaaaaaaaa")  # type: ignore[arg-type]
+            assert (given["FUSION_AUDIT_DB"], given["FUSION_AUDIT_ARTEFACTS"]) == (url, str(meant))
+            assert given[MARK] == "1m8aaaaaaaaa"
 
     def test_rules_that_are_off_are_left_out(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
         (folder / "pyproject.toml").write_text('[tool.fusion-audit]\nignore = ["FUS501"]\n')
@@ -358,6 +486,13 @@ class TestLogs:
         reader.run()
         assert (tmp_path / "log").read_bytes().startswith(text[:100] + b"\nfusion-audit: the log is full")
         assert (reader.said, reader.error) == ("still said", r"\x1b[31mwhy")
+
+    def test_a_full_disk_does_not_stop_the_reading(self) -> None:
+        from io import BytesIO
+
+        reader = Output(BytesIO(b"fusion-audit: far\n" * 10_000 + b"error: why\n"), Path("/dev/full"))  # type: ignore[arg-type]
+        reader.run()
+        assert (reader.said, reader.error) == ("far", "why")
 
     def test_digest_of_what_can_not_be_read(self, tmp_path: Path) -> None:
         assert digest(tmp_path / "none") == ""
