@@ -122,7 +122,8 @@ def _poll(_: int | None, part: dict[str, Any], was: str, retry: bool, ident: dic
     text, after = jobs.log(job.id, int(part["after"]))
     buttons = dash.no_update if job.state == was and part.get("polled") else controls(job, retry)
     state = dash.no_update if job.state == was else job.state
-    return status(job), buttons, {"text": log_text(text), "after": after, "polled": True}, state, job.state in ENDED
+    through = job.state in ENDED and after == part["after"]  # a long log comes in parts after the end, too
+    return status(job), buttons, {"text": log_text(text), "after": after, "polled": True}, state, through
 
 
 def log_text(text: str) -> str:

@@ -68,7 +68,25 @@ def test_a_job_is_followed_until_it_ends(store: Store, memory_jobs: MemoryJobs) 
     assert "took 1 min 5 s" in text(status)
     assert links(status)["What came of it"] == "/run/1m8aaaaaaaaa"
     assert all(b.hidden for b in controls)
-    assert (part["text"], state, stop) == ("done\\u202e\n", "done", True)
+    assert (part["text"], state, stop) == ("done\\u202e\n", "done", False)
+    assert poll(job.id, part, "done")[-1]
+
+
+def test_a_long_log_is_read_to_its_end(store: Store, memory_jobs: MemoryJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a job that ended with more log than comes at once
+    job = memory_jobs.submit("fix", save(store))
+    memory_jobs.move(job.id, state="done")
+    monkeypatch.setattr(memory_jobs, "log", lambda _job, after: ("x" * min(10, 25 - after), min(after + 10, 25)))
+
+    # WHEN it is followed
+    part: dict[str, Any] = {"text": "", "after": 0}
+    shown, polls, stop = "", 0, False
+    while not stop:
+        *_, part, _, stop = poll(job.id, part, "done")
+        shown, polls = shown + part["text"], polls + 1
+
+    # THEN all of it is shown, and then no more is asked
+    assert (shown, polls) == ("x" * 25, 4)
 
 
 def test_a_failed_job_can_be_tried_again(store: Store, memory_jobs: MemoryJobs) -> None:
