@@ -110,13 +110,12 @@ def test_server_and_worker_in_the_middle_of_a_job(place: str, folder: Path) -> N
     with serving(place) as again:
         shown = until(lambda: (now := again.client.job(job))["state"] != "running" and now, "it is no longer running")
         assert (shown["state"], shown["reason"]) == ("failed", KILLED)
-        until(lambda: gone(found[:2]), "the script and its child are gone")
+        until(lambda: gone(found), "the script and its children are gone")
         pids(folder)
         assert again.client.job(waiting)["state"] == "running"
         again.client.cancel(waiting)
         again.client.wait(waiting, timeout_s=60)
         assert again.client.retry(job)["retry_of"] == job
-    os.kill(found[2], signal.SIGKILL)
 
 
 def test_the_worker_alone_is_started_again(tmp_path: Path, folder: Path) -> None:
@@ -136,7 +135,7 @@ def test_the_worker_alone_is_started_again(tmp_path: Path, folder: Path) -> None
             served.client.cancel(again)
             served.client.wait(again, timeout_s=60)
             assert gone(more)
-    os.kill(found[2], signal.SIGKILL)
+            until(lambda: gone(found), "what the first left is gone, too")
 
 
 OLD = """
