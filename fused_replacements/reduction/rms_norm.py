@@ -46,6 +46,7 @@ from torch import Tensor
 from fused_replacements import _layout
 from fused_replacements._dispatched import Kernels
 from fused_replacements._op import FusedOp
+from fused_replacements._paths import note_unfused
 from fused_replacements._registry import Provider, Replacement, Sample
 from fused_replacements._supports import first_reason, floating, one_of, row_width, same_shape
 
@@ -155,10 +156,15 @@ def _torch_supports(
         return "F.rms_norm has no offset"
     if reason is None and cast == "llama" and weight is not None and x.dtype is not torch.float32:
         return "F.rms_norm rounds after the weight"
-    return reason
+    return BY_OPS if reason is None and x.device.type == "cpu" else reason
+
+
+BY_OPS: Final = "F.rms_norm computes op by op on a CPU"
 
 
 def _torch(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, **_: object) -> Tensor:
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        note_unfused("rms_norm", BY_OPS)  # a tensor of the meta device, which `supports` may get, does not tell
     return F.rms_norm(x, (x.size(-1),), weight, eps)
 
 

@@ -26,7 +26,9 @@ class TestWheel:
     def test_it_holds_the_package_its_data_and_the_rules(self, wheel: Path) -> None:
         held = set(zipfile.ZipFile(wheel).namelist())
 
-        packages = [path for name in ("auditor", "fused_replacements") for path in (ROOT / name).rglob("*")]
+        packages = [
+            path for name in ("auditor", "dashboard", "fused_replacements") for path in (ROOT / name).rglob("*")
+        ]
         files = (path for path in packages if path.is_file() and "__pycache__" not in path.parts)
         expected = {str(path.relative_to(ROOT)) for path in files}
         expected |= {f"auditor/rules/{path.relative_to(ROOT / 'rules')}" for path in (ROOT / "rules").rglob("*.*")}
@@ -34,6 +36,7 @@ class TestWheel:
         assert any(name.startswith("auditor/store/migrations/versions/") for name in held)
         assert "auditor/py.typed" in held
         assert "auditor/rules/FUS201.yaml" in held
+        assert {"dashboard/index.html", "dashboard/assets/style.css"} <= held
 
     def test_installed_it_works_away_from_the_checkout(self, wheel: Path, tmp_path: Path) -> None:
         # GIVEN the wheel's content alone on the path
