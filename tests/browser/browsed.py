@@ -10,6 +10,9 @@ from playwright.sync_api import ConsoleMessage, Page, Request, Response
 
 from auditor.store import Store
 
+MODULE = "LongNamedModel_0.LongNamedDecoderLayer_0.LongNamedRMSNorm_1.without_a_space"
+"""Of the run that is looked at: a name that no line holds."""
+
 
 @dataclass
 class Site:

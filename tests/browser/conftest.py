@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from audited import GATES, save, save_fix
-from browsed import Seen, Site
+from browsed import MODULE, Seen, Site
 from memory_jobs import MemoryJobs
 from playwright.sync_api import (
     Browser,
@@ -27,7 +27,6 @@ from dashboard.context import installed
 
 expect.set_options(timeout=30_000)  # a machine of two cores, which compiles beside it
 CHROMIUM = "/usr/bin/chromium"
-MODULE = "LongNamedModel_0.LongNamedDecoderLayer_0.LongNamedRMSNorm_1.without_a_space"
 ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

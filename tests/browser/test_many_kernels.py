@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from browsed import Seen, Site
-from playwright.sync_api import Page, expect
+from browsed import MODULE, Seen, Site
+from playwright.sync_api import FloatRect, Locator, Page, expect
 from settled import settled
 
 
@@ -17,9 +17,19 @@ def query(page: Page) -> dict[str, str]:
     return {key: values[0] for key, values in parse_qs(urlsplit(page.url).query).items()}
 
 
-pytestmark = pytest.mark.xfail(
-    strict=False, reason="one or two of these fail on a busy machine, not the same ones; why is open"
-)
+LISTENING = """() => {
+  const plot = document.querySelector('#timeline-graph .js-plotly-plot');
+  return plot && plot._ev && plot._ev.listenerCount('plotly_relayout') > 0; }"""
+"""The page hears of what is done to the drawing; before, a drag zooms the drawing and nobody asks for its kernels."""
+
+
+def still(place: Locator) -> FloatRect:
+    """Where it is, once it has stopped to move: what stands above it may still be laid out."""
+    before = None
+    while (now := place.bounding_box()) is None or now != before:
+        before = now
+        place.page.wait_for_timeout(150)
+    return now
 
 
 def opened(seen: Seen, site: Site, path: str) -> Page:
@@ -49,8 +59,8 @@ def test_the_timeline_zooms_and_moves_by_button_and_the_address_follows(seen: Se
 
 def test_a_drag_over_a_span_zooms_to_it(seen: Seen, site: Site) -> None:
     page = opened(seen, site, "timeline")
-    box = page.locator("#timeline-graph .nsewdrag").first.bounding_box()
-    assert box is not None
+    page.wait_for_function(LISTENING)
+    box = still(page.locator("#timeline-graph .nsewdrag").first)
     middle = box["y"] + box["height"] / 2
 
     page.mouse.move(box["x"] + box["width"] * 0.25, middle)
@@ -76,7 +86,7 @@ def test_a_click_on_a_kernel_says_what_stands_behind_it(seen: Seen, site: Site) 
     page.locator("#timeline-graph .barlayer path").first.click(force=True)
 
     expect(panel).to_contain_text("aten.")
-    expect(panel).to_contain_text("layers.0.norm")
+    expect(panel).to_contain_text(MODULE)
     page.wait_for_function("() => /kernel=/.test(window.location.search)")
     assert page.locator("#timeline-graph .shapelayer path").count() == 1
     assert seen.wrong == []
@@ -118,6 +128,9 @@ def test_kernels_sort_and_filter_on_the_server_and_the_address_follows(seen: See
     page = opened(seen, site, "kernels")
     says = page.locator("#kernels-says")
     expect(says).to_have_text("11 kernels · 275 µs")
+    page.wait_for_function(
+        "() => document.querySelectorAll('#kernels-grid .ag-center-cols-container .ag-row').length > 1"
+    )
     assert names(page)[:2] == ["aten.add_kernel", "aten.pow_kernel"]
 
     head = page.locator("#kernels-grid .ag-header-cell[col-id=dur_us] .ag-header-cell-label")
@@ -151,7 +164,8 @@ def test_kernels_group_and_a_group_shows_its_kernels(seen: Seen, site: Site) -> 
     grid.get_by_role("link", name="gemm").click()
 
     expect(page.locator("#kernels-says")).to_have_text("1 of 11 kernels · 27.0 µs")
-    assert names(page) == ["aten.matmul_kernel"]
+    row = page.locator("#kernels-grid .ag-center-cols-container .ag-row [col-id=name]")
+    expect(row).to_have_text(["aten.matmul_kernel"])  # the grid asks for its rows after the count is said
     assert query(page) == {"filter": "kind:equals:gemm"}
     assert seen.wrong == []
 
