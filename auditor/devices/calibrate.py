@@ -37,9 +37,10 @@ def this_machine(refresh: bool = False, on_progress: Callable[[str], None] | Non
     if cached is not None:
         return cached
     from auditor.devices.measure import measure_machine
+    from auditor.measuring.frames import with_room
 
     progress = on_progress or (lambda _line: None)
-    device = measure_machine(cpu_name(), last_level_cache(), progress)
+    device = with_room(lambda: measure_machine(cpu_name(), last_level_cache(), progress))
     if "rough" in device.sources:
         progress("This machine is busy: the calibration is rough and will not be kept")
     else:

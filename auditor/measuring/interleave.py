@@ -18,6 +18,7 @@ import numpy as np
 
 from auditor.graph.garbage import collection_paused
 from auditor.measuring.clocks import Call, Clock, clock_of, first_us
+from auditor.measuring.frames import with_room
 from auditor.measuring.ratio import Ratio, without_drift
 
 if TYPE_CHECKING:
@@ -103,23 +104,27 @@ def interleave(
     if baseline not in versions or min_rounds < 1:
         raise ValueError(f"{baseline!r} has to be one of the versions {list(versions)}, and min_rounds at least 1.")
     take = clock or clock_of(device)
-    first, calls = _warm_up(versions, take, sample_us, device)
-    samples: dict[str, list[float]] = {name: [] for name in versions}
-    order, start, look = random.Random(seed), time.monotonic(), min_rounds
-    while True:
-        for name in order.sample(list(versions), len(versions)):
-            samples[name].append(_sample(name, versions[name], take, calls[name]))
-        spent, rounds = time.monotonic() - start, len(samples[baseline])
-        at_end = spent * (rounds + 1) / rounds > cap_s or rounds == max_rounds
-        if rounds < min_rounds or (rounds < look and not at_end):
-            continue
-        look = math.ceil(GROWTH * rounds)
-        taken = {name: tuple(series) for name, series in samples.items()}
-        found = Timings(baseline, taken, first, calls, "cap", spent)
-        if found.within(tight):
-            return replace(found, ended="tight")
-        if at_end:
-            return found
+
+    def timings() -> Timings:
+        first, calls = _warm_up(versions, take, sample_us, device)
+        samples: dict[str, list[float]] = {name: [] for name in versions}
+        order, start, look = random.Random(seed), time.monotonic(), min_rounds
+        while True:
+            for name in order.sample(list(versions), len(versions)):
+                samples[name].append(_sample(name, versions[name], take, calls[name]))
+            spent, rounds = time.monotonic() - start, len(samples[baseline])
+            at_end = spent * (rounds + 1) / rounds > cap_s or rounds == max_rounds
+            if rounds < min_rounds or (rounds < look and not at_end):
+                continue
+            look = math.ceil(GROWTH * rounds)
+            taken = {name: tuple(series) for name, series in samples.items()}
+            found = Timings(baseline, taken, first, calls, "cap", spent)
+            if found.within(tight):
+                return replace(found, ended="tight")
+            if at_end:
+                return found
+
+    return with_room(timings)
 
 
 def _warm_up(
