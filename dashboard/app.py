@@ -6,6 +6,7 @@ Every script is a file of this origin, but for two lines that Dash writes itself
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,6 +23,10 @@ PAGES = (
     "not_found_404",
 )  # fmt: skip
 TITLE = "Fusion Auditor"
+_FILE = re.compile(r'(?:src|href)="(/(?:assets|_dash-component-suites)/[^"]+)"')
+_OF_FIGURES = (
+    "/_dash-component-suites/dash/dcc/async-graph.js", "/_dash-component-suites/plotly/package_data/plotly.min.js",
+)  # fmt: skip
 _INDEX = (Path(__file__).parent / "index.html").read_text(encoding="utf-8")
 
 
@@ -56,6 +61,13 @@ def _application() -> dash.Dash:
     app.layout = shell
     _set_up(app)
     return app
+
+
+def files(app: dash.Dash) -> list[str]:
+    """Addresses of the scripts and styles that a first visit loads, those that figures load when they are drawn too."""
+    with app.server.test_request_context("/"):
+        page = app.index()
+    return [*dict.fromkeys(_FILE.findall(page)), *_OF_FIGURES]
 
 
 def _set_up(app: dash.Dash) -> None:

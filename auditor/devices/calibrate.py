@@ -37,7 +37,7 @@ def this_machine(refresh: bool = False, on_progress: Callable[[str], None] | Non
     if cached is not None:
         return cached
     from auditor.devices.measure import measure_machine
-    from auditor.measuring.frames import with_room
+    from auditor.frames import with_room
 
     progress = on_progress or (lambda _line: None)
     device = with_room(lambda: measure_machine(cpu_name(), last_level_cache(), progress))

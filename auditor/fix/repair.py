@@ -106,10 +106,12 @@ class Repair:
         self._describe(patched, plan, calls)
         return plan
 
-    def _output(self) -> Any:
+    def _output(self) -> list[Any]:
+        """Without its graph: while that lives it shows the parameters' memory, and none of them can be moved."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            return run_step(self.model, self.step, backward=False)
+            leaves = [leaf for _, leaf in named_leaves(run_step(self.model, self.step, backward=False))]
+        return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def _try_sites(self) -> tuple[Patched, Plan]:
         choice = Choice(
@@ -239,9 +241,8 @@ class Repair:
         self.document.failure = next((p for p in patched.problems if p.startswith(UNSEEN)), "")
 
 
-def _equal(before: Any, after: Any) -> bool:
-    pairs = zip(named_leaves(before), named_leaves(after), strict=True)
-    return all(torch.equal(a, b) for (_, a), (_, b) in pairs if isinstance(a, torch.Tensor))
+def _equal(before: list[Any], after: list[Any]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True) if isinstance(a, torch.Tensor))
 
 
 def _of_tier_1(plan: Plan) -> Plan:

@@ -28,6 +28,7 @@ from auditor.fix.stages import Stages
 from auditor.fix_document import FixDocument
 from auditor.graph.tables import from_tables, to_tables
 from auditor.patching.plan import Plan, load_plan
+from auditor.selection import settings_of
 from auditor.store import Store, StoredRun
 
 WATCHER = "auditor.fix.pipeline:attach"
@@ -168,9 +169,12 @@ class Fixing:
         self._keep_audit(recording, folder)
 
     def _keep_audit(self, recording: Recording, folder: Path) -> None:
+        """The audit after looks for what the one before looked for: rules that were left out of this fix, too."""
+        asked = settings_of(self.stored.document)
+        config = msgspec.structs.replace(self.config, select=asked.select, ignore=asked.ignore, suppress=asked.suppress)
         name = self.stored.document.run.name or self.stored.id
         audit = audit_recording(
-            folder, recording, rules=self.rules, device=self.device, config=self.config, name=f"{name}-patched",
+            folder, recording, rules=self.rules, device=self.device, config=config, name=f"{name}-patched",
             on_progress=self.on_progress,
         )  # fmt: skip
         self.after = (audit.document, to_tables(audit.graph))

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from auditor.frames import with_room
 from auditor.graph.garbage import collection_paused
 from auditor.measuring.clocks import Call, Clock, clock_of, first_us
-from auditor.measuring.frames import with_room
 from auditor.measuring.ratio import Ratio, without_drift
 
 if TYPE_CHECKING:

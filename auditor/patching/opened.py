@@ -52,7 +52,8 @@ def _open_attention(graph: fx.Graph, node: fx.Node, given: dict[str, Any]) -> No
         q, k, v = (call("float", tensor) for tensor in (q, k, v))
     scale = given.get("scale")
     scale = example.shape[-1] ** -0.5 if scale is None else scale
-    scores = call(torch.mul, call(torch.matmul, q, call("transpose", k, -2, -1)), scale)
+    batch = call("size", given["query"], 0) if _of_one_batch([given[name] for name in _ATTENTION[:3]]) else None
+    scores = call(torch.mul, calls.product(q, call("transpose", k, -2, -1), batch), scale)
     causal = given.get("is_causal", False)
     if causal:
         sizes = call("size", q, -2), call("size", k, -2)
@@ -62,8 +63,15 @@ def _open_attention(graph: fx.Graph, node: fx.Node, given: dict[str, Any]) -> No
     elif mask is not None:
         scores = call(torch.add, scores, mask)
     weights = call(torch.ops.aten._safe_softmax.default, scores, -1)
-    result = call(torch.matmul, calls.dropped(weights, given["dropout_p"]), v)
+    result = calls.product(calls.dropped(weights, given["dropout_p"]), v, batch)
     calls.take_place(result if example.dtype is torch.float32 else call("to", result, example.dtype))
+
+
+def _of_one_batch(tensors: list[Any]) -> bool:
+    """Whether all have four dimensions and the same first two, by name where sizes are symbols."""
+    examples = [example_of(tensor) for tensor in tensors]
+    batches = {tuple(map(str, e.shape[:2])) if e is not None and e.ndim == 4 else None for e in examples}
+    return len(batches) == 1 and None not in batches
 
 
 def open_dropouts(graph: fx.Graph) -> None:
@@ -102,6 +110,16 @@ class _Calls:
             made = create(function, args, kwargs)
         made.meta = {name: self._node.meta[name] for name in _KEPT if name in self._node.meta}
         return made
+
+    def product(self, a: fx.Node, b: fx.Node, batch: fx.Node | None) -> fx.Node:
+        """``matmul``; of tensors (``batch``, heads, …) of one batch as the copies and the product that it is.
+
+        A copy that makes a matrix of each head contiguous can be part of the kernel that computes it.
+        """
+        if batch is None:
+            return self.call(torch.matmul, a, b)
+        flat = self.call(torch.bmm, self.call("flatten", a, 0, 1), self.call("flatten", b, 0, 1))
+        return self.call("unflatten", flat, 0, (batch, -1))
 
     def dropped(self, x: fx.Node, p: float) -> fx.Node:
         """Dropout of ``x`` by the kernels that it is on a CPU."""

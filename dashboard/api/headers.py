@@ -14,8 +14,9 @@ _FIXED = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
-_KEPT = ("/assets/", "/_dash-component-suites/")
+_KEPT = ("/assets/", "/_dash-component-suites/", "/_favicon.ico")
 """Paths of files that browsers may keep; all else is not to be found in a cache."""
+_FOREVER = b"public, max-age=31536000, immutable"
 
 
 def content_security_policy(script_hashes: Sequence[str]) -> str:
@@ -40,6 +41,12 @@ def content_security_policy(script_hashes: Sequence[str]) -> str:
     )
 
 
+def _names_its_version(scope: Scope) -> bool:
+    """Whether an address says when its file was last changed: another file then has another address."""
+    path, query = str(scope["path"]), bytes(scope.get("query_string", b""))
+    return (path.startswith("/assets/") and query.startswith(b"m=")) or path == "/_favicon.ico"
+
+
 class SecurityHeaders:
     """Sets them on every answer."""
 
@@ -59,5 +66,7 @@ class SecurityHeaders:
         ours = [*_FIXED, (b"content-security-policy", self._policy)]
         if not scope["path"].startswith(_KEPT):
             ours.append((b"cache-control", b"no-store"))
+        elif _names_its_version(scope):
+            ours.append((b"cache-control", _FOREVER))
         names = {name for name, _ in ours} | {b"server"}
         return [(name, value) for name, value in headers if name.lower() not in names] + ours

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import logging.handlers
 import os
@@ -47,7 +48,9 @@ def serve(store: Store, settings: Settings, caps: Caps, say: Callable[[str], Non
     _log_to(service)
     sweep(service.place.uploads)
     fail_abandoned(store)
-    server = uvicorn.Server(_config(create_service(service)))
+    app = create_service(service)
+    asyncio.run(app.prepare())
+    server = uvicorn.Server(_config(app))
     if worker:
         keeper.start()
     try:

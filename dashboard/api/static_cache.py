@@ -7,6 +7,7 @@ version or a time, so what was sent once is right for as long as the process liv
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from dashboard.api.asgi import ASGIApp, Message, Receive, Scope, Send, header
@@ -47,6 +48,18 @@ class StaticCache:
         await self._app(scope, receive, sending)
         self._keep(key, answer)
 
+    async def fill(self, addresses: Iterable[str]) -> None:
+        """Have the files at these addresses (with their queries) at hand before anybody asks for them."""
+        for address in addresses:
+            path, _, query = address.partition("?")
+            scope: Scope = {
+                "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+                "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+                "headers": [(b"host", b"localhost"), (b"accept-encoding", b"gzip")], "server": ("localhost", 80),
+                "client": ("127.0.0.1", 0),
+            }  # fmt: skip
+            await self(scope, _nothing, _unheard)
+
     def _keep(self, key: tuple[str, bytes, bool], answer: _Answer) -> None:
         whole = bool(answer) and answer[0].get("status") == 200 and not answer[-1].get("more_body", False)
         size = _size(answer)
@@ -56,6 +69,14 @@ class StaticCache:
         self._bytes += size
         while self._bytes > self._most:
             self._bytes -= _size(self._kept.popitem(last=False)[1])
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _unheard(_message: Message) -> None:
+    return None
 
 
 def _size(answer: _Answer) -> int:

@@ -10,7 +10,7 @@
       if (clicks) {
         scheme = window.fusionScheme.choose(scheme === "dark" ? "light" : "dark");
       }
-      return [scheme, scheme, scheme === "dark" ? "Light" : "Dark"];
+      return [scheme, scheme === "dark" ? "Light" : "Dark"];
     },
   };
 

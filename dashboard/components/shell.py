@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dash
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, clientside_callback, dcc, html
 
 import auditor
@@ -16,19 +15,16 @@ _SECTIONS = (("Runs", "/"), ("Compare", "/compare"), ("Gate", "/gate"), ("Jobs",
 LOG_IN = "Read only: open the link that `fusion-audit serve` printed to run, cancel or change anything here."
 
 
-def shell() -> dmc.MantineProvider:
+def shell() -> html.Div:
     """The layout of the application. Pages fill its main part."""
-    return dmc.MantineProvider(
-        id="shell-mantine",
-        defaultColorScheme="auto",
-        theme={"fontFamily": "inherit", "fontFamilyMonospace": "var(--mono)", "primaryColor": "blue"},
-        children=[
+    return html.Div(
+        [
             html.A("Skip to the content", href="#main", className="skip"),
             dcc.Store(id="shell-scheme"),
             _head(),
             html.Main(dash.page_container, id="main", tabIndex=-1),
             _foot(),
-        ],
+        ]
     )
 
 
@@ -76,7 +72,6 @@ def _foot() -> html.Footer:
 clientside_callback(
     ClientsideFunction("shell", "scheme"),
     Output("shell-scheme", "data"),
-    Output("shell-mantine", "forceColorScheme"),
     Output("shell-scheme-label", "children"),
     Input("shell-switch", "n_clicks"),
 )

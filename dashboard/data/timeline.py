@@ -20,8 +20,8 @@ from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import KINDS
 from dashboard.data.stored import run_id, store_label
 
-EXACT_LIMIT = 2000
-"""Up to so many kernels in view are drawn each by itself."""
+EXACT_LIMIT = 1200
+"""Up to so many kernels in view are drawn each by itself: about one for each pixel of a wide window."""
 MAX_LANES = 24
 MAX_COLUMNS = 2000
 MAX_CELLS = 12_000

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import dash
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, callback, clientside_callback, dcc, html
 
 from auditor.errors import AuditError
 from auditor.report.format import clip, count, duration, percent, plural, safe
 from dashboard.components import grid, links
 from dashboard.components.aria import aria
+from dashboard.components.filters import select
 from dashboard.components.page import page, section
 from dashboard.components.states import empty, failed, guarded, unexpected
 from dashboard.components.tables import table
@@ -69,14 +69,10 @@ def _picked(ref: str, runs: Sequence[RunLine], otherwise: int) -> str:
 
 
 def _choice(ident: str, label: str, runs: Sequence[RunLine], value: str) -> html.Div:
-    data = [{"value": run.id, "label": _label(run)} for run in runs]
+    options = [{"value": run.id, "label": _label(run)} for run in runs]
     if value not in {run.id for run in runs}:
-        data.append({"value": value, "label": _label(current().store.summary(value))})
-    select = dmc.Select(
-        id=ident, label=label, data=data, value=value, searchable=True, allowDeselect=False, size="xs", limit=50,
-        maxDropdownHeight=360, nothingFoundMessage="No such run", checkIconPosition="right",
-    )  # fmt: skip
-    return html.Div(select, className="grow")
+        options.append({"value": value, "label": _label(current().store.summary(value))})
+    return select(ident, label, options, value, css="grow")
 
 
 def _label(run: Any) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 import dash
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, callback, clientside_callback, dcc, html
 from dash.exceptions import PreventUpdate
 
 from auditor.errors import AuditError
 from auditor.report.format import count, duration, percent, plural
 from dashboard.components import grid, links
+from dashboard.components.filters import select
 from dashboard.components.page import run_page
 from dashboard.components.states import empty, failed, guarded, unexpected
 from dashboard.data.kernel_groups import MEASURES, grouped
@@ -72,12 +72,9 @@ def _asked(filters: str, sort: str) -> tuple[Query, Any]:
         return Query(), failed(str(error), "The address can't be read; all kernels are shown")
 
 
-def _choice(by: str) -> dmc.Select:
-    data = [{"value": column, "label": _LABELS[column]} for column in GROUPS]
-    return dmc.Select(
-        id="kernels-group", label="Group by", data=data, value=by or None, placeholder="no group", clearable=True,
-        size="xs", checkIconPosition="right",
-    )  # fmt: skip
+def _choice(by: str) -> html.Div:
+    options = [{"value": "", "label": "no group"}, *({"value": column, "label": _LABELS[column]} for column in GROUPS)]
+    return select("kernels-group", "Group by", options, by or None)
 
 
 def _grid(query: Query, models: dict[str, Any]) -> Any:

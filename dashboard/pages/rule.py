@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import dash
-import dash_mantine_components as dmc
 from dash import Input, Output, State, callback, dcc, html
 from dash.exceptions import PreventUpdate
 
@@ -16,6 +15,8 @@ from auditor.report.format import count, duration, plural, safe
 from auditor.store.rule_settings import RuleSetting
 from dashboard.components import badges, drawing, links
 from dashboard.components.facts import fact_list
+from dashboard.components.fields import Checkbox
+from dashboard.components.filters import select
 from dashboard.components.page import page, section
 from dashboard.components.replacement import replacement_view
 from dashboard.components.rule_docs import rule_docs
@@ -81,9 +82,12 @@ def _settings(rule: Rule) -> html.Div:
                 "findings are shown here. Audits from the command line follow pyproject.toml.",
                 className="note",
             ),
-            dmc.Checkbox(id="rule-enabled", label="Enabled", checked=setting.enabled, disabled=fixed, size="sm", mb=8),
-            dmc.Select(id="rule-severity", label="Severity", data=severities, value=setting.severity, disabled=fixed,
-                       allowDeselect=False, size="xs", maw=280, checkIconPosition="right"),
+            Checkbox("rule-enabled", "Enabled", setting.enabled, fixed),
+            html.Div(
+                select("rule-severity", "Severity", severities, setting.severity or None, disabled=fixed,
+                       css="broad"),
+                className="filters",
+            ),
             html.P(LOG_IN, className="why") if fixed else None,
         ]
     )  # fmt: skip

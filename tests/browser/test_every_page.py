@@ -25,7 +25,7 @@ def test_the_page(seen: Seen, site: Site, name: str, request: pytest.FixtureRequ
 
     settled(page, site.url + site.pages[name])
 
-    assert page.locator("html").get_attribute("data-mantine-color-scheme") == scheme
+    assert page.locator("html").get_attribute("data-scheme") == scheme
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert violations(Axe().run(page).response) == []
     assert seen.wrong == []

@@ -62,7 +62,7 @@ def test_the_scheme_is_switched_and_stays(windows: Callable[[str, int], BrowserC
     label = page.locator("#overview-time .ytick text").first
     assert label.evaluate("e => getComputedStyle(e).fill") != "rgb(26, 31, 38)"
     settled(page, site.url + "/rules")
-    assert page.locator("html").get_attribute("data-mantine-color-scheme") == "dark"
+    assert page.locator("html").get_attribute("data-scheme") == "dark"
     page.evaluate("localStorage.clear()")
     page.close()
 

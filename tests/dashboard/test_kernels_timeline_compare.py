@@ -279,7 +279,7 @@ def test_without_an_address_the_two_newest_runs_of_a_name_are_compared(store: St
     shown = page("compare").layout()
 
     assert (by_id(shown, "compare-a").value, by_id(shown, "compare-b").value) == (newer, newest)
-    assert older in {each["value"] for each in by_id(shown, "compare-a").data}
+    assert older in {each["value"] for each in by_id(shown, "compare-a").options}
 
 
 @pytest.mark.usefixtures("app")

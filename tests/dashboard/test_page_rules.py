@@ -53,8 +53,12 @@ def test_settings_of_a_rule_are_kept_and_need_a_login(store: Store, browsing: Co
     kept = store.rule_settings.get("FUS202")
     assert (kept.enabled, kept.severity) == (False, "error")
 
+    assert text(page("rule")._save(True, None, "FUS202")) == "Saved."
+    kept = store.rule_settings.get("FUS202")
+    assert (kept.enabled, kept.severity) == (True, "")
+
     install(replace(browsing, may_change=lambda: False))
-    assert "Read only" in text(page("rule")._save(True, "", "FUS202"))
+    assert "Read only" in text(page("rule")._save(False, "error", "FUS202"))
     assert store.rule_settings.get("FUS202") == kept
 
 

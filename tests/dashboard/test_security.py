@@ -525,6 +525,18 @@ class TestHeaders:
         assert "script-src 'self'" in found["content-security-policy"]
         assert "server" not in found
 
+    def test_only_files_whose_address_names_their_version_are_kept_for_good(self, service: Service) -> None:
+        from dashboard.app import _application, files
+
+        with pages_client(service) as client:
+            loaded = files(_application())
+            assert [address for address in loaded if client.get(address).status_code != 200] == []
+            named = [address for address in loaded if address.startswith("/assets/") and "?m=" in address]
+            assert {client.get(address).headers["cache-control"] for address in named} == {
+                "public, max-age=31536000, immutable"
+            }
+            assert "immutable" not in client.get("/assets/head/scheme.js").headers.get("cache-control", "")
+
     def test_bodies_have_a_size(self, api: TestClient) -> None:
         body = b'{"kind": "' + b"x" * 1_100_000
         assert api.post("/api/v1/jobs", content=body).status_code == 413

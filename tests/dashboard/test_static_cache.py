@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -76,3 +77,11 @@ def test_no_more_is_kept_than_may_be(client: TestClient, asked: Counter[str]) ->
     assert asked[paths[4]] == 1
     client.get(paths[0], headers=plain)
     assert asked[paths[0]] == 2
+
+
+def test_what_a_first_visit_loads_is_at_hand_before_it(client: TestClient, asked: Counter[str]) -> None:
+    asyncio.run(client.app.fill([SCRIPT, "/assets/style.css?m=1"]))  # type: ignore[attr-defined]
+    assert asked == {SCRIPT: 1, "/assets/style.css": 1}
+    for address in (SCRIPT, "/assets/style.css?m=1"):
+        assert client.get(address).headers["content-encoding"] == "gzip"
+    assert asked.total() == 2

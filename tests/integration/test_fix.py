@@ -89,6 +89,20 @@ def test_a_model_is_fixed_audited_again_and_run_with_its_plan(
 
 
 @pytest.mark.slow
+def test_rules_that_a_fix_leaves_out_are_still_looked_for_in_the_audit_after(
+    fusion_audit: Cli, audited: str, store: Store
+) -> None:
+    done = fusion_audit("fix", "--select", "FUS206", "--keep-all", "--no-compile", "--format", "json")
+
+    fix = json.loads(done.out)
+    assert [site["rule"] for site in fix["sites"] if site["state"] == "kept"] == ["FUS206"]
+    before, after = store.load(audited).document, store.load(fix["after_run"]).document
+    gone = sum(finding.kernels for finding in before.findings if finding.rule == "FUS206")
+    assert after.totals.unfused_kernels == before.totals.unfused_kernels - gone
+    assert {finding.rule for finding in after.findings} == {"FUS201"}
+
+
+@pytest.mark.slow
 def test_a_diff_changes_nothing_until_it_is_written(
     fusion_audit: Cli, audited: str, store: Store, folder: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,6 +82,26 @@ def test_of_several_models_the_largest_is_patched_and_the_others_are_named() -> 
         "Only RMSNorm, the largest, was patched; the step calls Plain too. To fix another, run and fix a script that "
         "calls it alone."
     )
+
+
+class Siblings(nn.Module):
+    """Three products of one input, whose weights a graph shows as long as it lives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.q(x) * self.k(x) + self.v(x)
+
+
+def test_weights_of_a_model_that_trains_are_packed() -> None:
+    model, document = Siblings(), FixDocument()
+    training = replace(step(), grad_enabled=True, training=True, cotangents=(torch.ones(4, WIDTH),))
+    options = Options(cap_s=0.2, keep_all=True, compile=False, select=["FUS501"])
+    Repair(CapturedCall("M", model, training), load_rules(), options, document).run()
+    assert [(site.rule, site.state) for site in document.sites if site.rule == "FUS501"] == [("FUS501", "kept")]
 
 
 def test_a_mistake_of_ours_is_not_the_models(monkeypatch: pytest.MonkeyPatch) -> None:

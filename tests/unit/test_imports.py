@@ -15,7 +15,7 @@ import auditor
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    ("errors", "document"),
+    ("errors", "document", "frames"),
     ("fix_document",),
     ("config", "graph"),
     ("collect",),

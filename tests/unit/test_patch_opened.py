@@ -82,6 +82,32 @@ def test_the_same_numbers_are_drawn_in_the_same_order(model: nn.Module) -> None:
     assert all(map(torch.equal, seeded(model, x), expected))
 
 
+def test_copies_that_16_bit_attention_makes_of_its_heads_are_fused_with_their_casts() -> None:
+    model, x = Whole().bfloat16(), torch.randn(2, 6, 16, dtype=torch.bfloat16)
+    expected = seeded(model, x)
+    with patched(model) as patch:
+        torch.testing.assert_close(seeded(model, x), expected, rtol=0.05, atol=0.05)
+        casts = [site for site in patch.sites if site.chosen and site.function and "float()" in site.function.code]
+        assert ["flatten" in site.function.code for site in casts if site.function] == [True, True, True]
+        assert ["return (" in site.function.code or not site.calls for site in casts if site.function] == [False] * 3
+
+
+class OneKey(nn.Module):
+    """One key and value for all of the batch."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, None, 0.25)
+
+
+def test_keys_of_another_batch_than_the_queries_are_spread_over_it() -> None:
+    q, k, v = (torch.randn(n, 3, 6, 4) for n in (2, 1, 1))
+    torch.manual_seed(7)
+    expected = OneKey()(q, k, v)
+    with patched(model := OneKey()):
+        torch.manual_seed(7)
+        torch.testing.assert_close(model(q, k, v), expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("p", "training"), [(0.0, True), (1.0, True), (0.25, False)])
 def test_dropout_that_draws_nothing_is_left_alone(p: float, training: bool) -> None:
     model, x = Dropping(p).train(training), torch.randn(2, 6, 16)

@@ -1,7 +1,7 @@
 // Light or dark, before anything is drawn: the reader's choice, else what the system prefers.
 (function () {
   "use strict";
-  var KEY = "mantine-color-scheme-value"; // where the component library looks for it too
+  var KEY = "fusion-audit-scheme";
   function stored() {
     try {
       var chosen = window.localStorage.getItem(KEY);
@@ -15,7 +15,7 @@
   }
   var root = document.documentElement;
   var shown = stored() || preferred();
-  root.setAttribute("data-mantine-color-scheme", shown);
+  root.setAttribute("data-scheme", shown);
 
   window.fusionScheme = {
     current: function () {
@@ -23,7 +23,7 @@
     },
     choose: function (scheme) {
       shown = scheme;
-      root.setAttribute("data-mantine-color-scheme", scheme);
+      root.setAttribute("data-scheme", scheme);
       try {
         window.localStorage.setItem(KEY, scheme);
       } catch (refused) {
@@ -32,4 +32,22 @@
       return scheme;
     },
   };
+})();
+
+// Pages that are drawn at once: what draws is fetched while the page is still being put together.
+(function () {
+  "use strict";
+  if (!/^\/run\/[^/]+(\/timeline)?\/?$/.test(window.location.pathname)) {
+    return;
+  }
+  ["/_dash-component-suites/plotly/package_data/plotly.min.js", "/_dash-component-suites/dash/dcc/async-graph.js"].forEach(
+    function (address) {
+      var link = document.createElement("link");
+      link.rel = "preload";
+      link.as = "script";
+      link.href = address;
+      link.fetchPriority = "low";
+      document.head.appendChild(link);
+    }
+  );
 })();

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from auditor.frames import with_room
 from auditor.measuring import interleave
-from auditor.measuring.frames import with_room
 
 CALLS = 200
 
