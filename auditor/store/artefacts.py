@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 LEFTOVER_AGE_S = 3600.0
 """A folder without a row is only taken for a leftover after this time: its writer may be at work."""
 
+ROW_AGE_S = 120.0
+"""The row of a folder is written a moment after it; a database that is busy takes half a minute."""
+
 _TEMPORARY = re.compile(r"^\.new-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]+$")
 _TABLE = re.compile(r"^[a-z][a-z0-9_]*$")
 
@@ -101,6 +104,10 @@ class Artefacts:
         with suppress(FileNotFoundError):
             self._fs.rm(self._folder(run), recursive=True)
 
+    def is_abandoned(self, run: str, now_s: float | None = None) -> bool:
+        """Whether the folder of ``run``, which has no row, is older than any writer needs to add one."""
+        return self._is_older(run, ROW_AGE_S, time.time() if now_s is None else now_s)
+
     def sweep(self, known: Collection[str], now_s: float | None = None) -> list[str]:
         """Remove old folders that no run of ``known`` owns and no living process writes. Returns their names."""
         now_s = time.time() if now_s is None else now_s
@@ -122,11 +129,14 @@ class Artefacts:
         match = _TEMPORARY.match(name)
         if match and match["host"] == socket.gethostname() and _is_alive(int(match["pid"])):
             return False
+        return self._is_older(name, LEFTOVER_AGE_S, now_s)
+
+    def _is_older(self, name: str, age_s: float, now_s: float) -> bool:
         try:
             changed: float = self._fs.modified(f"{self._base}/{name}").timestamp()
         except (OSError, NotImplementedError):  # gone meanwhile, or an object store without folder times
             return False
-        return now_s - changed > LEFTOVER_AGE_S
+        return now_s - changed > age_s
 
     def _write_table(self, path: str, name: str, table: pyarrow.Table) -> None:
         import pyarrow.parquet

@@ -22,7 +22,7 @@ from auditor.fix_document import SCHEMA as FIX_SCHEMA
 from auditor.fix_document import FixDocument
 from auditor.store.artefacts import Artefacts
 from auditor.store.connection import connect, writing
-from auditor.store.failures import Missing, readable
+from auditor.store.failures import Missing, Unavailable, readable
 from auditor.store.ids import new_id
 from auditor.store.jobs import JobTable
 from auditor.store.listing import RunFilter, RunSummary, count, distinct, summaries, summary
@@ -113,8 +113,19 @@ class Store(AbstractContextManager["Store"]):
         """Store an audit that another store made, with its fixes, under the id that it has there.
 
         Returns False, and changes nothing, where that id is taken.
+
+        Raises:
+            Unavailable: another process is about to store a run of that id, or was killed at that a moment ago.
         """
+        run = document.run.id
         with readable(self.location.label):
+            if self._try_save(document, tables, fixes):
+                return True
+            if self._has(run):
+                return False
+            if not self._artefacts.is_abandoned(run):
+                raise Unavailable(f"run {run} is being stored by another process; try again in two minutes")
+            self._artefacts.delete(run)
             return self._try_save(document, tables, fixes)
 
     def put_fixes(self, run: str, fixes: Sequence[FixDocument]) -> int:
@@ -280,6 +291,10 @@ class Store(AbstractContextManager["Store"]):
         except IntegrityError:
             return False
         return True
+
+    def _has(self, run: str) -> bool:
+        with Session(self._engine) as session:
+            return session.get(RunRow, run) is not None
 
     def _sweep(self) -> None:
         with Session(self._engine) as session:

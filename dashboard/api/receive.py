@@ -25,6 +25,7 @@ from dashboard.jobs.processes import is_alive, name_of
 STALL_S = 60.0
 """A sender that is silent for so long is given up."""
 _WRITE_BYTES = 1 << 20
+_HEAD_BYTES = 64
 _SPARE_BYTES = 200_000_000
 _TEMPORARY = ".new-"
 
@@ -78,17 +79,18 @@ async def _write(request: Request, path: Path, limit_bytes: int) -> Received:
         file.write(held)
         held.clear()
 
-    with path.open("xb", buffering=0) as file:
+    with path.open("xb") as file:  # buffered: a raw write may take less than it was given
         os.chmod(path, 0o600)
         async for chunk in _chunks(request):
             nbytes += len(chunk)
             if nbytes > limit_bytes:
                 raise _too_large(limit_bytes)
-            head = head or bytes(chunk[:64])
+            head += bytes(chunk[: _HEAD_BYTES - len(head)])
             held += chunk
             if len(held) >= _WRITE_BYTES:
                 await run_in_threadpool(flush, file)
         await run_in_threadpool(flush, file)
+        await run_in_threadpool(file.flush)
         await run_in_threadpool(os.fsync, file.fileno())
     return Received(path, nbytes, digest.hexdigest(), head)
 

@@ -49,6 +49,22 @@ def all_processes() -> Iterator[Process]:
             yield found
 
 
+def held_bytes(processes: Iterable[Process], enough: int) -> int:
+    """What they hold in memory together, as far as it is more than ``enough``: then shared pages count once."""
+    known = list(processes)
+    held = sum(one.resident_bytes for one in known)
+    return held if held <= enough else sum(map(_proportional_bytes, known))
+
+
+def _proportional_bytes(one: Process) -> int:
+    """Its own pages and its share of those it shares; what is resident where that is not told."""
+    try:
+        lines = Path(f"/proc/{one.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError, StopIteration):
+        return one.resident_bytes
+
+
 def marked(job: str) -> list[Process]:
     """What was started for a job and still lives, wherever it went: its number alone may be another's by now."""
     mark = f"{MARK}={job}".encode()

@@ -18,10 +18,12 @@ def outcome(job: JobRecord, place: Place, reason: str) -> tuple[State, str, str]
 
     A result is written when all is stored: with one the job is done, even where the script failed after that.
     """
-    if reason == "cancelled":
-        return "cancelled", "cancelled while it ran", ""
     kind = FixDocument if job.kind == "fix" else Document
     found = _read(place.result(job.id), kind)
+    if reason == "cancelled":
+        if found is None:
+            return "cancelled", "cancelled while it ran", ""
+        reason = "cancelled when all was stored already"
     if found is None:
         return "failed", reason or "it ended well but left no result; see its log", ""
     run = found.after_run if isinstance(found, FixDocument) else found.run.id

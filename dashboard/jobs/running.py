@@ -20,7 +20,7 @@ from dashboard.jobs.commands import Work, environment, work_of
 from dashboard.jobs.device_lock import device_lock
 from dashboard.jobs.output import Output
 from dashboard.jobs.place import Place
-from dashboard.jobs.processes import Process, bury, end, of_job
+from dashboard.jobs.processes import Process, bury, end, held_bytes, of_job
 from dashboard.jobs.results import outcome
 
 POLL_S = 0.2
@@ -198,7 +198,7 @@ class _Attempt:
         if time.monotonic() - self._began_s > caps.time_s:
             cap = duration(caps.time_s * 1e6)
             return f"it ran longer than {cap}, the cap of a job; start the service with a longer --job-time"
-        held = sum(one.resident_bytes for one in of_job(os.getpid()))
+        held = held_bytes(of_job(os.getpid()), caps.memory_limit)
         if held > caps.memory_limit:
             cap = size(caps.memory_limit)
             return f"it held {size(held)}, more than {cap}, the cap of a job; start the service with more --job-memory"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import signal
 import sqlite3
@@ -31,7 +32,7 @@ from dashboard.jobs.device_lock import device_lock
 from dashboard.jobs.model import ENDED, Job, Options
 from dashboard.jobs.output import LOG_BYTES, Output, read_log
 from dashboard.jobs.place import Place
-from dashboard.jobs.processes import MARK, end, is_alive, marked, name_of, process
+from dashboard.jobs.processes import MARK, Process, end, held_bytes, is_alive, marked, name_of, process
 from dashboard.jobs.running import Caps, Runner
 from dashboard.jobs.stored import MOST_WAITING, StoredJobs
 from dashboard.jobs.workers import KILLED, LOST, SILENT_S, fail_abandoned, fail_lost
@@ -497,3 +498,33 @@ class TestLogs:
     def test_digest_of_what_can_not_be_read(self, tmp_path: Path) -> None:
         assert digest(tmp_path / "none") == ""
         assert digest(tmp_path) == ""
+
+
+def test_memory_that_processes_share_counts_once() -> None:
+    # GIVEN 64 MB that three processes share
+    nbytes = 64_000_000
+    with mmap.mmap(-1, nbytes) as shared:
+        shared.write(b"x" * nbytes)
+        children = []
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                sum(shared[at] for at in range(0, nbytes, 4096))
+                time.sleep(60)
+                os._exit(0)
+            children.append(pid)
+        try:
+            deadline_s = time.monotonic() + 30
+            found: list[Process] = []
+            while time.monotonic() < deadline_s and not (found and all(p.resident_bytes > nbytes for p in found)):
+                time.sleep(0.1)
+                found = [one for one in map(process, [os.getpid(), *children]) if one is not None]
+            resident = sum(one.resident_bytes for one in found)
+            # THEN they are counted together where it matters, and not looked at closely where it doesn't
+            assert resident > 3 * nbytes
+            assert held_bytes(found, resident) == resident
+            assert held_bytes(found, nbytes) < resident - 1.5 * nbytes
+        finally:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)

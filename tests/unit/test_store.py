@@ -12,7 +12,7 @@ import pytest
 
 from auditor.document import DeviceInfo, Document, Finding, Run, Saving, Totals, TotalSaving
 from auditor.errors import AuditError
-from auditor.store import Store, artefacts, ids
+from auditor.store import Store, Unavailable, artefacts, ids
 from auditor.store.artefacts import LEFTOVER_AGE_S, Artefacts
 from auditor.store.location import locate
 from auditor.store.models import HEAD, Base
@@ -179,6 +179,23 @@ class TestLeftovers:
         mine.mkdir()
 
         assert files.sweep([], now_s=time.time() + 10 * LEFTOVER_AGE_S) == []
+
+    def test_a_run_whose_first_sender_was_killed_can_be_sent_again(self, store: Store) -> None:
+        # GIVEN the folder of a run that never got its row
+        sent = document()
+        sent.run.id = "1m8aaaaaaaaa"
+        folder = Path(store.location.artefacts) / sent.run.id
+        folder.mkdir(parents=True)
+
+        # WHEN it is sent again at once THEN its writer may still be at work
+        with pytest.raises(Unavailable, match="being stored by another process; try again in two minutes"):
+            store.put(sent, {"ops": table()})
+
+        # AND later it is stored, once
+        _age(folder)
+        assert store.put(sent, {"ops": table()})
+        assert not store.put(sent, {"ops": table()})
+        assert store.load(sent.run.id).table("ops").num_rows == 3
 
     def test_a_failed_write_leaves_nothing(self, store: Store) -> None:
         with pytest.raises(AuditError, match="can't name a table"):

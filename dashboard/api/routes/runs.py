@@ -28,6 +28,7 @@ from dashboard.api.models import (
 )
 from dashboard.api.parts import TheService, TheStore
 from dashboard.api.receive import Received, received
+from dashboard.data.cache import CACHE
 from dashboard.data.stored import document
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
@@ -84,6 +85,7 @@ def delete_run(run: Ref, store: TheStore) -> None:
     if busy:
         raise Refused(409, f"job {busy[0].id} works on run {known}; cancel it first")
     store.delete(known)
+    CACHE.clear()  # it may be sent again, changed, under the same id
 
 
 @router.get("/{run}/document", responses=responses(404), response_model=None, response_class=Response)

@@ -79,9 +79,11 @@ def _keep(service: Service, found: Received, name: str, execution_trace: str) ->
         sha256=found.sha256, execution_trace=execution_trace, machine=machine_id(), created="",
     )  # fmt: skip
     final = service.place.upload(upload.id, kind)
-    os.link(found.path, final)  # fails where the id is taken, as a rename would not
-    _sync(final.parent)
+    with final.open("xb"):  # fails where the id is taken, as a rename alone would not
+        pass
     try:
+        os.replace(found.path, final)
+        _sync(final.parent)
         service.store.uploads.add(upload)
     except BaseException:
         final.unlink(missing_ok=True)
