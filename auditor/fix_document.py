@@ -20,6 +20,10 @@ class RatioInfo(msgspec.Struct, kw_only=True):
     high: float = 0.0
 
 
+NOT_SELECTED = "its rule is not selected"
+"""The reason of sites that a fix was not asked to try."""
+
+
 class FixedSite(msgspec.Struct, kw_only=True):
     """One site and its state: ``kept``, ``rolled_back``, ``refused`` or ``failed``.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from auditor.collect import recording as recordings
 from auditor.collect.execution_trace import load_execution_trace
 from auditor.collect.inferred import inferred_graph
-from auditor.collect.kineto import Trace, load_trace
+from auditor.collect.kineto import Event, Trace, load_trace
 from auditor.collect.observed import observed_graph
 from auditor.collect.timing import apply_timing
 from auditor.errors import AuditError
@@ -80,10 +81,17 @@ def _note_nothing_launched(graph: OpGraph, trace: Trace) -> None:
 
 
 def _set_steps(graph: OpGraph, trace: Trace) -> None:
-    """Steps as the profiler's schedule marked them; their mean wall time."""
+    """Steps as the profiler's schedule marked them; their mean wall time.
+
+    A device runs behind the host, so its kernels may take longer than the host's steps: idle time is of one window.
+    """
     steps = [event for event in trace.annotations if _STEP.fullmatch(event.name)]
     if not steps:
         return
     graph.coverage.steps = len(steps)
-    span = max(event.end for event in steps) - min(event.start for event in steps)
-    graph.step_us = span / len(steps)
+    graph.step_us = max(_span_us(steps), _span_us([*trace.kernels, *trace.memory])) / len(steps)
+
+
+def _span_us(events: Sequence[Event]) -> float:
+    """From the first start to the last end."""
+    return max((e.end for e in events), default=0.0) - min((e.start for e in events), default=0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from auditor.fix_document import NOT_SELECTED
 from auditor.patching.calls import Proposal
 from auditor.patching.patch_site import PatchSite, SiteKey
 from auditor.patching.plan import Evidence, Gain, Plan, PlanSite
@@ -76,7 +77,7 @@ class ByMeasuring:
 
     def passes_over(self, key: SiteKey) -> str:
         """Sites of rules that are not selected."""
-        return "" if self.choice.wanted(key.rule) else "its rule is not selected"
+        return "" if self.choice.wanted(key.rule) else NOT_SELECTED
 
     def choose(self, site: PatchSite, nodes: Sequence[fx.Node]) -> tuple[Proposal | None, str]:
         """The best proposal that is right, or None and why there is none."""

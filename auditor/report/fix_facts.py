@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from auditor.fix_document import FixDocument, FixedSite, RatioInfo
+from auditor.fix_document import NOT_SELECTED, FixDocument, FixedSite, RatioInfo
 from auditor.report.facts import Fact
 from auditor.report.format import count, duration, percent, plural, ratio, safe, size, speedup
 
@@ -115,18 +115,19 @@ def verdict(fix: FixDocument) -> str:
 
 def nothing_kept(fix: FixDocument) -> str:
     """Why nothing was kept: that is the model's own matter only where something was tried and did not win."""
-    states = {site.state for site in fix.sites}
-    thrown_away = next((site.reason for site in fix.sites if site.reason.startswith("the patched script failed")), "")
+    sites = _asked(fix)
+    states = {site.state for site in sites}
+    thrown_away = next((site.reason for site in sites if site.reason.startswith("the patched script failed")), "")
     if fix.failure or thrown_away:
         return f"Nothing was kept, which says nothing of the model. {_sentence(fix.failure or thrown_away)}"
-    if not fix.sites:
+    if not sites:
         return f"Nothing was kept: no site was found in the model as it runs. {cap(fix)}"
     if fix.limit == 0:
-        return f"Nothing was kept, as the limit is 0 sites; {plural(len(fix.sites), 'site')} found. {cap(fix)}"
+        return f"Nothing was kept, as the limit is 0 sites; {plural(len(sites), 'site')} found. {cap(fix)}"
     if "rolled_back" in states:
-        return f"Not worth it here: nothing was kept of {plural(len(fix.sites), 'site')}. {cap(fix)}"
+        return f"Not worth it here: nothing was kept of {plural(len(sites), 'site')}. {cap(fix)}"
     why = "what was tried is not right here" if "failed" in states else "no replacement can take the place of any"
-    return f"Nothing was kept of {plural(len(fix.sites), 'site')}: {why}, for the reasons above. {cap(fix)}"
+    return f"Nothing was kept of {plural(len(sites), 'site')}: {why}, for the reasons above. {cap(fix)}"
 
 
 def _sentence(text: str) -> str:
@@ -165,8 +166,15 @@ def headline(fix: FixDocument) -> list[Fact]:
 
 def _states(fix: FixDocument) -> str:
     names = {**UNITS, "kept": "to be tried"} if fix.dry else UNITS
-    counts = [(sum(site.state == state for site in fix.sites), names[state]) for state in STATES]
+    asked = _asked(fix)
+    counts = [(sum(site.state == state for site in asked), names[state]) for state in STATES]
+    counts.append((len(fix.sites) - len(asked), "not selected"))
     return " · ".join(f"{count(n)} {name}" for n, name in counts if n) or "none found"
+
+
+def _asked(fix: FixDocument) -> list[FixedSite]:
+    """Sites that the fix was asked to try."""
+    return [site for site in fix.sites if site.reason != NOT_SELECTED]
 
 
 def _verified(fix: FixDocument) -> str:

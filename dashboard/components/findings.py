@@ -13,7 +13,7 @@ from dashboard.components import badges, links
 from dashboard.components.tables import table
 from dashboard.data.severity import RuleSettings, rule_settings
 
-_HEAD = ("finding", "where", "sites", "kernels", "memory traffic", "kernel time", "likely saved", "of the step")
+_HEAD = ("finding", "where", "sites", "kernels", "memory traffic", "kernel time", "kernel time saved", "of the step")
 _NUMBERS = (2, 3, 4, 5, 6, 7)
 
 

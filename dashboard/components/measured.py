@@ -7,11 +7,11 @@ from typing import Any
 from dash import dcc, html
 
 from auditor.document import Finding
-from auditor.fix_document import FixDocument, FixedSite
+from auditor.fix_document import NOT_SELECTED, FixDocument, FixedSite
 from auditor.report import fix_facts
 from auditor.report.format import safe
 from dashboard.components import badges, links
-from dashboard.components.code import commands
+from dashboard.components.code import commands, details
 from dashboard.components.facts import fact_list
 from dashboard.components.plot import plot
 from dashboard.components.states import empty
@@ -40,6 +40,15 @@ def measured(finding: Finding, fix: FixDocument | None, scheme: str) -> list[Any
     if fix is None:
         return [empty("Not measured yet.", "Apply and re-measure runs the script again with the replacement in place.")]
     own = sites_of(fix, finding)
+    if own and all(site.reason == NOT_SELECTED for site in own):
+        return [
+            empty(f"Not measured yet for {safe(finding.rule)}.", "The fixes of this run so far tried other rules."),
+            details("What the newest of them measured", html.Div(_of_fix(fix, own, finding, scheme))),
+        ]
+    return _of_fix(fix, own, finding, scheme)
+
+
+def _of_fix(fix: FixDocument, own: list[FixedSite], finding: Finding, scheme: str) -> list[Any]:
     return [
         html.P([html.Strong(fix_facts.verdict(fix)), html.Span(f" Measured {written(fix.created)}.", className="dim")]),
         _sites(own),

@@ -83,12 +83,14 @@ def _tiles(document: Document, finding: Finding) -> list[Tile]:
     less = ratio(finding.bytes_now - finding.bytes_fused, finding.bytes_now)
     return [
         Tile(
-            "Likely saved",
+            "Kernel time saved",
             duration(saving.likely_us) if timed else "not timed",
-            f"of {duration(finding.device_us)} kernel time; ideal {duration(saving.ideal_us)}" if timed else "",
+            f"likely, of {duration(finding.device_us)}; ideal {duration(saving.ideal_us)}" if timed else "",
         ),
         Tile(
-            "Of the step", share(saving.step_us, step) if step else "not known", f"of {duration(step)}" if step else ""
+            "Step time saved",
+            share(saving.step_us, step) if step else "not known",
+            f"likely {duration(saving.step_us)} of {duration(step)}, launches with it" if step else "",
         ),
         Tile(
             "Kernels",

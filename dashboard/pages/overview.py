@@ -60,7 +60,7 @@ def _tiles(document: Document) -> list[Tile]:
         Tile("Memory-bound", share(totals.memory_bound_us, totals.device_us), "of the kernel time"),
         Tile("Kernels", count(totals.kernels), f"{count(totals.unfused_kernels)} unfused"),
         Tile("Avoidable kernels", count(totals.avoidable_kernels), f"{count(facts.remaining(document))} would remain"),
-        Tile("Likely saved", duration(saving.step_us) if timed else "not known", _of_step(document)),
+        Tile("Step time saved", duration(saving.step_us) if timed else "not known", _of_step(document)),
         Tile("Less memory traffic", size(saving.bytes), "" if moved is None else f"{percent(moved)} of all"),
     ]  # fmt: skip
 
@@ -74,10 +74,11 @@ def _step_word(document: Document) -> str:
 
 
 def _of_step(document: Document) -> str:
-    totals = document.totals
+    totals, saving = document.totals, document.totals.saving
     if totals.step_us <= 0:
         return "nothing was timed"
-    return f"{share(totals.saving.step_us, totals.step_us)} of the step · ideal {duration(totals.saving.ideal_us)}"
+    kernels = f"kernel time {duration(saving.likely_us)} likely, {duration(saving.ideal_us)} ideal"
+    return f"likely, {share(saving.step_us, totals.step_us)}; {kernels}"
 
 
 def _where_time_goes() -> html.Section:

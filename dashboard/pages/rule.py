@@ -132,7 +132,7 @@ def _hits(rule: str, runs: list[RunHits]) -> Any:
     values = [float(run.hits.get(rule, RuleHit()).avoidable) for run in reversed(runs)]
     words = f"avoidable kernels in the last {plural(len(runs), 'run')}"
     line = drawing.sparkline(values, "rule-spark", words, width=260.0, height=34.0)
-    head = ("run", "recorded", "sites", "avoidable", "likely saved")
+    head = ("run", "recorded", "sites", "avoidable", "kernel time saved")
     grid = table(
         f"Runs in which {rule} found something", head, (_hit(rule, run) for run in hit[:_SHOWN]), numbers=(2, 3, 4)
     )

@@ -21,7 +21,7 @@ from dashboard.data.severity import RuleSettings, rule_settings
 
 dash.register_page(__name__, path="/rules", title="Rules · Fusion Auditor")
 
-_HEAD = ("rule", "what it finds", "family", "severity", "here", "runs", "sites", "avoidable", "likely saved")
+_HEAD = ("rule", "what it finds", "family", "severity", "here", "runs", "sites", "avoidable", "kernel time saved")
 
 
 @guarded

@@ -91,7 +91,7 @@ def _columns(sort: str) -> list[dict[str, Any]]:
         grid.number("kernels", "kernels", "kernels_text", width=84),
         grid.number("unfused_kernels", "unfused", "unfused_text", width=84),
         grid.number("avoidable_kernels", "avoidable", "avoidable_text", width=90),
-        grid.number("step_saving_us", "likely saved", "saving_text", width=138),
+        grid.number("step_saving_us", "step time saved", "saving_text", width=138),
         grid.number("findings", "findings", "findings_text", width=88),
         {"field": "source", "headerName": "source", "width": 90},
         {"field": "id", "headerName": "id", "width": 130, "cellClass": "mono"},
@@ -166,7 +166,7 @@ def _trend(trend: Trend, index: int) -> html.Div:
     measures = (
         ("step", [r.step_us for r in runs], duration),
         ("avoidable", [float(r.avoidable_kernels) for r in runs], lambda n: count(round(n))),
-        ("likely saved", [r.step_saving_us for r in runs], duration),
+        ("step time saved", [r.step_saving_us for r in runs], duration),
     )
     lines = []
     for kind, (label, values, written_as) in enumerate(measures):

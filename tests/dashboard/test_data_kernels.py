@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernel_tables import random_table, table
 
 from auditor.errors import AuditError
+from dashboard.api.routes.kernels import whole_rule
 from dashboard.data.kernel_groups import grouped
 from dashboard.data.kernel_query import from_grid, from_text, to_grid, to_text
 from dashboard.data.kernel_table import KernelTable
@@ -243,3 +244,11 @@ def test_rows_by_number() -> None:
     import numpy as np
 
     assert rows_of(KERNELS, np.array([5, 2])) == [ROWS[5], ROWS[2]]
+
+
+@pytest.mark.parametrize("asked", ["FUS201", "fus201", "unfused-rms-norm", "FUS201 unfused-rms-norm"])
+def test_kernels_of_a_rule_by_its_id_or_its_name(asked: str) -> None:
+    known = table([{"start": 0, "dur": 1, "rule": "FUS201 unfused-rms-norm"}, {"start": 1, "dur": 2, "rule": ""}])
+    wanted = asked if " " in asked else whole_rule(known, asked)
+    assert page(known, Query((Filter("rule", "equals", wanted),))).total == 1
+    assert whole_rule(known, "FUS2") == "FUS2"

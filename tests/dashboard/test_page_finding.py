@@ -10,6 +10,7 @@ from audited import finding_of, save, save_fix
 from memory_jobs import MemoryJobs
 from shown import by_id, links, page, text
 
+from auditor.fix_document import NOT_SELECTED
 from auditor.store import Store
 from dashboard.components.applying import _submit
 from dashboard.context import Context, install
@@ -26,7 +27,7 @@ def test_a_finding_says_what_why_and_how_much(store: Store) -> None:
     assert "94.4 µs" in said
     assert "7 → 1" in said
     assert "7 kernels move 1.3 MB, 1 would move 0.5 MB: 161.0 us now, 66.6 us after" in said
-    assert "of 161 µs kernel time; ideal 161 µs" in said
+    assert "likely, of 161 µs; ideal 161 µs" in said
     assert "Finds a residual add whose sum goes into an RMS norm" in said
     assert "add_rms_norm" in said
 
@@ -112,6 +113,24 @@ def test_a_refused_job_is_a_sentence(store: Store, memory_jobs: MemoryJobs) -> N
     _, problem = _submit(1, {"run": run, "fingerprint": finding_of(store, run)})
 
     assert "The script has changed since the run" in text(problem)
+
+
+def test_a_fix_that_was_asked_for_other_rules_measured_nothing_of_this_one(store: Store) -> None:
+    run = save(store)
+    which = {"run": run, "fingerprint": finding_of(store, run)}
+    fix = save_fix(store, run)
+    for site in fix.sites:
+        site.state, site.reason, site.replacement = "refused", NOT_SELECTED, ""
+    store.save_fix(fix)
+    stored_as_first = page("finding")._measured("light", [], which)
+    assert "Not measured yet" not in text(stored_as_first)  # the older fix tried it
+
+    other = save(store)
+    fix.run = other
+    store.save_fix(fix)
+    said = text(page("finding")._measured("light", [], {"run": other, "fingerprint": finding_of(store, other)}))
+    assert said.startswith("Not measured yet for FUS202. The fixes of this run so far tried other rules.")
+    assert said.index("What the newest of them measured") < said.index("Nothing was kept")
 
 
 def test_what_was_measured(store: Store) -> None:

@@ -279,3 +279,17 @@ def test_real_pair_whose_ids_do_not_match_joins_by_op_order() -> None:
     )
     assert graph.coverage.linked == 220
     assert graph.kernels == graph.coverage.kernels == 8716
+
+
+def test_the_window_of_a_device_that_runs_behind_is_the_devices(tmp_path: Path) -> None:
+    """Idle time is what is left of the window in which the kernels ran, not of the host's shorter step."""
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "args": {"stream": 7, "correlation": 1}}
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#6", "pid": 1, "tid": 1, "ts": 100.0, "dur": 40.0},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 101.0, "dur": 5.0},
+        {**kernel, "ts": 90.0, "dur": 10.0},
+        {**kernel, "ts": 140.0, "dur": 20.0},
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert graph_from_trace(path).step_us == 70.0

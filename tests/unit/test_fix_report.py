@@ -11,9 +11,9 @@ import pytest
 from fix_factory import fixed, hostile, norm, nothing_kept
 
 from auditor.errors import AuditError
-from auditor.fix_document import FixDocument, RatioInfo
+from auditor.fix_document import NOT_SELECTED, FixDocument, RatioInfo
 from auditor.report import render_fix
-from auditor.report.fix_facts import groups, layerless, verdict
+from auditor.report.fix_facts import groups, headline, layerless, verdict
 
 TEXT = """\
 fusion fix of Llama (run 1m8aaaaaaaaa)
@@ -124,12 +124,21 @@ CAP = " The audit sees nothing to gain."
             {"sites": [norm(0, state="failed"), norm(1, state="refused")]},
             "Nothing was kept of 2 sites: what was tried is not right here, for the reasons above." + CAP,
         ),
+        (
+            {"sites": [norm(0, state="refused"), norm(1, state="refused", reason=NOT_SELECTED)]},
+            "Nothing was kept of 1 site: no replacement can take the place of any, for the reasons above." + CAP,
+        ),
         ({"sites": [norm(0, state="rolled_back")]}, "Not worth it here: nothing was kept of 1 site." + CAP),
     ],
-    ids=["no site", "limit", "failure", "script", "refused", "failed", "slower"],
+    ids=["no site", "limit", "failure", "script", "refused", "failed", "not selected", "slower"],
 )
 def test_nothing_kept_names_the_true_reason(facts: dict[str, Any], sentence: str) -> None:
     assert verdict(FixDocument(**facts)) == sentence
+
+
+def test_sites_that_were_not_asked_for_were_not_refused() -> None:
+    fix = FixDocument(sites=[norm(0, state="kept"), *(norm(n, state="refused", reason=NOT_SELECTED) for n in (1, 2))])
+    assert ("sites", "1 kept · 2 not selected") in [(fact.label, fact.value) for fact in headline(fix)]
 
 
 @pytest.mark.parametrize(

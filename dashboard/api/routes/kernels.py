@@ -11,7 +11,7 @@ from dashboard.api.errors import responses
 from dashboard.api.models import Comparison, Kernel, Kernels, Limit, Offset, Ref, Text
 from dashboard.data import kernels as read
 from dashboard.data.compare import compare
-from dashboard.data.kernel_table import kernel_table
+from dashboard.data.kernel_table import KernelTable, kernel_table
 
 router = APIRouter(prefix="/api/v1", tags=["kernels"])
 
@@ -19,7 +19,7 @@ Sort = Literal[
     "kernel", "name", "op_name", "module", "module_class", "source", "phase", "kind", "rule", "fingerprint", "dur_us",
     "start_us", "stream", "device",
 ]  # fmt: skip
-_EXACT = ("kind", "phase", "rule", "fingerprint", "module_class")
+_EXACT = ("kind", "phase", "fingerprint", "module_class")
 _PARTS = ("name", "op_name", "module", "source")
 
 
@@ -32,16 +32,23 @@ def list_kernels(
     min_us: Annotated[float | None, Query(ge=0, le=1e15)] = None,
 ) -> Kernels:  # fmt: skip
     """Kernels in order of start unless sorted. `name`, `op_name`, `module` and `source` are parts, in any case; the
-    other filters are exact.
+    other filters are exact; `rule` is an id or a name.
     """
     asked = locals()
     filters = [read.Filter(column, "equals", asked[column]) for column in _EXACT if asked[column]]
+    if rule:  # its column holds id and name; either will do, or both
+        filters.append(read.Filter("rule", "equals", rule if " " in rule else whole_rule(kernel_table(run), rule)))
     filters += [read.Filter(column, "contains", asked[column]) for column in _PARTS if asked[column]]
     filters += [read.Filter("stream", "equals", stream)] if stream is not None else []
     filters += [read.Filter("dur_us", "greaterThanOrEqual", min_us)] if min_us is not None else []
     order_by = () if sort == "kernel" and order == "asc" else ((sort, order == "desc"),)
     page = read.page(kernel_table(run), read.Query(tuple(filters), order_by), offset, offset + limit)
     return Kernels(total=page.total, dur_us=page.dur_us, kernels=[Kernel(**row) for row in page.rows])
+
+
+def whole_rule(table: KernelTable, rule: str) -> str:
+    """``FUS202 unfused-add-rms-norm`` for its id or its name; what is neither stays as it is, and finds nothing."""
+    return next((word for word in table.rule.words if rule.casefold() in word.casefold().split(" ")), rule)
 
 
 @router.get("/compare", responses=responses(404))
