@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from auditor.errors import AuditError
+from auditor.report.format import safe
 
 if TYPE_CHECKING:
     from auditor.store import Store
@@ -83,7 +84,7 @@ class Client:
 
         with tempfile.TemporaryFile(prefix="fusion-audit-") as file:
             write_bundle(store, ref, file)
-            return bool(self._send("runs", {}, file, _BUNDLE)["new"])
+            return bool(self._part(self._send("runs", {}, file, _BUNDLE), "new"))
 
     def upload(self, trace: str | Path, execution_trace: str = "") -> Any:
         """Send a trace file; ``execution_trace`` is the id of an earlier upload."""
@@ -91,9 +92,11 @@ class Client:
         asked = {"name": path.name} | ({"execution_trace": execution_trace} if execution_trace else {})
         try:
             with path.open("rb") as file:
-                return self._send("uploads", asked, file, "application/octet-stream")
+                sent = self._send("uploads", asked, file, "application/octet-stream")
         except OSError as error:
             raise AuditError(f"{path}: {error.strerror or error}") from None
+        self._part(sent, "id")
+        return sent
 
     def submit(self, kind: str, run: str, **options: Any) -> Any:
         """Queue a job: ``fix`` or ``audit`` of a run, ``import`` of an upload."""
@@ -114,14 +117,17 @@ class Client:
     def wait(self, job: str, timeout_s: float = 3600.0, every_s: float = 1.0) -> Any:
         """The job once it has ended."""
         deadline_s = time.monotonic() + timeout_s
-        while (known := self.job(job))["state"] not in _ENDED:
+        while self._part(known := self.job(job), "state") not in _ENDED:
             if time.monotonic() > deadline_s:
                 raise ServiceError(f"job {job} is still {known['state']} after {timeout_s:.0f} s")
             time.sleep(every_s)
         return known
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
+        try:
+            data = None if body is None else json.dumps(body).encode()
+        except (TypeError, ValueError) as error:
+            raise AuditError(f"the options can't be sent as JSON: {error}") from None
         headers = {"Content-Type": "application/json"} if data is not None else {}
         return self._request(method, path, data, headers)
 
@@ -133,25 +139,41 @@ class Client:
     def _request(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = self._connection()
         try:
-            connection.request(method, f"{self._parts.path.rstrip('/')}/api/v1/{path}", body, headers)
-            answer = connection.getresponse()
-            data = answer.read(_ANSWER_BYTES)
+            connection = self._connection()
+            try:
+                connection.request(method, f"{self._parts.path.rstrip('/')}/api/v1/{path}", body, headers)
+                answer = connection.getresponse()
+                data = answer.read(_ANSWER_BYTES)
+                if answer.length:  # reading a part at most says nothing where it ends too soon
+                    raise http.client.IncompleteRead(b"", answer.length)
+            finally:
+                connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ServiceError(f"{self.url}: the service can't be reached or broke off ({_reason(error)})") from None
-        finally:
-            connection.close()
+        if 300 <= answer.status < 400:
+            where = safe(answer.headers.get("Location") or "another address")
+            raise ServiceError(f"{self.url}: it redirects to {where}; name that address instead", answer.status)
         if answer.status >= 400:
             raise ServiceError(f"{self.url}: {_sentence(data) or f'HTTP status {answer.status}'}", answer.status)
-        if not data:
+        if answer.status == 204:
             return None
         try:
-            return json.loads(data)
-        except ValueError:
-            raise ServiceError(
-                f"{self.url}: what answers there is no service of Fusion Auditor", answer.status
-            ) from None
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            raise self._stranger(answer.status) from None
+        if not isinstance(found, dict):
+            raise self._stranger(answer.status)
+        return found
+
+    def _part(self, answer: Any, name: str) -> Any:
+        """A field that the answer has to have."""
+        if name not in answer:
+            raise self._stranger(200)
+        return answer[name]
+
+    def _stranger(self, status: int) -> ServiceError:
+        return ServiceError(f"{self.url}: what answers there is no service of Fusion Auditor", status)
 
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
@@ -186,10 +208,10 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 def _sentence(data: bytes) -> str:
     try:
-        return str(json.loads(data)["error"])
-    except (ValueError, KeyError, TypeError):
+        return safe(str(json.loads(data)["error"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 
 def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", "") or error or type(error).__name__)
+    return safe(str(getattr(error, "strerror", "") or error or type(error).__name__))

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import dash
 
+from dashboard.addresses import from_path
 from dashboard.components.shell import shell
 from dashboard.context import Context, install
 from dashboard.downloads import downloads
+from dashboard.mishaps import mishap
 
 PAGES = (
     "runs", "overview", "finding", "timeline", "kernels", "compare", "rules", "rule", "jobs", "job", "gate",
@@ -58,6 +60,7 @@ def _application() -> dash.Dash:
     )
     _register_pages()
     app.server.register_blueprint(downloads)
+    app.server.register_error_handler(Exception, mishap)
     app.layout = shell
     _set_up(app)
     return app
@@ -84,4 +87,5 @@ def _register_pages() -> None:
         if find_spec(module_name) is None:
             continue
         module = import_module(module_name)
-        dash.page_registry[module_name]["layout"] = module.layout
+        page = dash.page_registry[module_name]
+        page["layout"] = from_path(module.layout, page.get("path_template") or "")

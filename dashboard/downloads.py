@@ -7,6 +7,7 @@ import re
 from flask import Blueprint, Response, request
 
 from auditor.errors import AuditError
+from auditor.store.failures import status_of
 from dashboard.data.kernel_csv import as_csv
 from dashboard.data.kernel_query import from_text
 from dashboard.data.kernel_table import kernel_table
@@ -22,7 +23,7 @@ def kernels_csv(run: str) -> Response:
         query = from_text(request.args.get("filter", ""), request.args.get("sort", ""))
         pieces = as_csv(table, query)
     except AuditError as error:
-        return Response(f"{error}\n", 404, content_type="text/plain; charset=utf-8")
+        return Response(f"{error}\n", status_of(error), content_type="text/plain; charset=utf-8")
     name = re.sub(r"[^\w.-]", "_", table.run, flags=re.ASCII)
     headers = {"Content-Disposition": f'attachment; filename="kernels-{name}.csv"', "X-Content-Type-Options": "nosniff"}
     return Response(pieces, 200, headers, content_type="text/csv; charset=utf-8")

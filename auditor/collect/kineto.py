@@ -115,6 +115,8 @@ _KINDS = {
 }  # fmt: skip
 """Event category (lower case; the 1.8 era wrote ``Operator``) to the list of :class:`Trace` that holds it."""
 
+_LATEST_US = 2.0**53
+"""Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
 _OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
 _LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs, strict=False)
 
@@ -147,7 +149,11 @@ def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
             kind = _KINDS.get((cat or "").lower())
             lists[cat] = None if kind is None else getattr(trace, kind)
         held = lists[cat]
-        if held is not None and event.ts is not None and (event.ph == "X" or held is trace.instants):
+        if held is None or event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
+            continue
+        if event.dur is not None and not 0 <= event.dur < _LATEST_US:
+            event.dur = None
+        if event.ph == "X" or held is trace.instants:
             held.append(event)
     return trace
 

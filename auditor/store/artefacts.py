@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from auditor.errors import AuditError
+from auditor.store.failures import Unavailable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -93,9 +94,9 @@ class Artefacts:
                 with pyarrow.parquet.ParquetFile(file, pre_buffer=False, read_dictionary=texts) as coded:
                     return coded.read(columns=chosen, use_threads=False).unify_dictionaries()
         except FileNotFoundError:
-            raise AuditError(f"{path}: the table {name!r} of run {run} is missing; record the run again") from None
+            raise Unavailable(f"{path}: the table {name!r} of run {run} is missing; record the run again") from None
         except (pyarrow.ArrowException, OSError) as error:
-            raise AuditError(
+            raise Unavailable(
                 f"{path}: the table {name!r} of run {run} can't be read ({error}); record the run again"
             ) from error
 

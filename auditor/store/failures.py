@@ -19,6 +19,11 @@ class Unavailable(AuditError):  # noqa: N818
     """The database or the disk refuses; the same request may work later."""
 
 
+def status_of(error: AuditError) -> int:
+    """The HTTP status that fits it."""
+    return 404 if isinstance(error, Missing) else 503 if isinstance(error, Unavailable) else 400
+
+
 _SENTENCES = (
     ("malformed", "the database is damaged; move it away, a new one is made on the next run"),
     ("not a database", "this file is not a database; move it away, or name another place with --db"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shlex
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,16 @@ if TYPE_CHECKING:
     from auditor.store.store import Store
 
 
+MOST_BYTES = 64_000_000
+
+
 def register(store: Store, run: str, script: str | Path, args: list[str], sha256: str) -> None:
     """Let ``run`` be run again on this machine: ``script`` as typed, from the current folder.
 
-    ``sha256`` is :func:`digest` of the script from before it ran.
+    ``sha256`` is :func:`digest` of the script from before it ran; without one (it came through a pipe) it can't be.
     """
+    if not sha256:
+        return
     path = Path(script).absolute()
     store.registrations.put(
         Registration(
@@ -59,9 +66,13 @@ def registered(store: Store, run: str) -> Registration | None:
 
 
 def digest(path: str | Path) -> str:
-    """SHA-256 of a file, "" where it can't be read."""
+    """SHA-256 of a script; "" where it can't be read, is larger than any script, or no file that stays (a pipe)."""
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES:
+                return ""
+            return hashlib.sha256(file.read(MOST_BYTES)).hexdigest()
     except OSError:
         return ""
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from auditor.errors import AuditError
-from auditor.store import Missing, Unavailable
+from auditor.store.failures import status_of
 from dashboard.api.access import REQUEST, failed
 from dashboard.api.models import Problem
 
@@ -47,7 +47,8 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 async def _audit_error(_request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, Refused):
         return _problem(error.status, str(error))
-    return _problem(404 if isinstance(error, Missing) else 503 if isinstance(error, Unavailable) else 400, str(error))
+    assert isinstance(error, AuditError)
+    return _problem(status_of(error), str(error))
 
 
 async def _http_error(_request: Request, error: Exception) -> JSONResponse:

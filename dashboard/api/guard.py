@@ -117,7 +117,10 @@ def _from_here(scope: Scope, who: str) -> bool:
     """
     origins = headers_named(scope, "origin")
     if origins:
-        parts = urlsplit(origins[0]) if len(origins) == 1 else urlsplit("")
+        try:
+            parts = urlsplit(origins[0] if len(origins) == 1 else "")
+        except ValueError:  # brackets that hold no address
+            return False
         return parts.scheme in ("http", "https") and parts.netloc.lower() == header(scope, "host").lower()
     site = header(scope, "sec-fetch-site")
     return site == "same-origin" if site or who == "session" else True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import logging.handlers
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ import uvicorn
 from auditor.errors import AuditError
 from auditor.store import Store
 from dashboard.api.app import create_service
+from dashboard.api.logfile import log_to
 from dashboard.api.receive import sweep
 from dashboard.api.service import Service
 from dashboard.api.settings import Settings
@@ -45,7 +45,7 @@ def serve(store: Store, settings: Settings, caps: Caps, say: Callable[[str], Non
     settings = replace(settings, port=listening.getsockname()[1])
     keeper = WorkerKeeper(store, caps)
     service = Service(store, settings, worker_lives=keeper.lives)
-    _log_to(service)
+    log_to(service.place.service_log)
     sweep(service.place.uploads)
     fail_abandoned(store)
     app = create_service(service)
@@ -60,16 +60,6 @@ def serve(store: Store, settings: Settings, caps: Caps, say: Callable[[str], Non
         server.run(sockets=[listening])
     finally:
         keeper.stop()
-
-
-def _log_to(service: Service) -> None:
-    """Requests and mishaps go to a file beside the store, of a bounded size."""
-    file = service.place.service_log
-    handler = logging.handlers.RotatingFileHandler(file, maxBytes=10_000_000, backupCount=2, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    for name, level in (("fusion_audit", logging.INFO), ("uvicorn", logging.WARNING), ("dashboard", logging.WARNING)):
-        logging.getLogger(name).addHandler(handler)
-        logging.getLogger(name).setLevel(level)
 
 
 def _config(app: Any) -> uvicorn.Config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from auditor.store.failures import Unavailable
 from auditor.store.ids import is_id
 from auditor.store.location import Location, service_folder
 
@@ -53,7 +54,10 @@ class Place:
         return self.root / "jobs" / _checked(job) / "fusion-plan.yaml"
 
     def _made(self, folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise Unavailable(f"{folder}: the service can't keep files here: {error.strerror or error}") from None
         return folder
 
 

@@ -6,6 +6,8 @@ again for every row that still waits; one that comes twice finds the row taken.
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from huey.registry import Message
 from huey.serializer import Serializer
 from sqlalchemy.engine import make_url
 
+from auditor.store.failures import Unavailable
 from auditor.store.location import Location
 from dashboard.jobs.place import Place
 
@@ -33,9 +36,23 @@ def open_queue(location: Location, place: Place, machine: str) -> Huey:
     """The queue of one machine: a file beside the store's, or tables in its PostgreSQL database."""
     settings: dict[str, Any] = {"results": False, "serializer": _Plain()}
     if location.file is not None:
-        return SqliteHuey(f"jobs-{machine}", filename=str(place.queue), timeout=30, **settings)
+        return _in_file(f"jobs-{machine}", place.queue, settings)
     dsn = make_url(location.url).set(drivername="postgresql").render_as_string(hide_password=False)
     return PostgresHuey(f"jobs-{machine}", dsn=dsn, table_prefix="fusion_audit_queue", **settings)
+
+
+def _in_file(name: str, file: Path, settings: dict[str, Any]) -> Huey:
+    """A file that is damaged is thrown away: it holds nothing that the rows of the jobs do not."""
+    try:
+        return SqliteHuey(name, filename=str(file), timeout=30, **settings)
+    except sqlite3.OperationalError as error:
+        raise Unavailable(f"{file}: the queue of jobs can't be opened: {error}") from None
+    except sqlite3.DatabaseError:
+        try:
+            file.unlink(missing_ok=True)
+            return SqliteHuey(name, filename=str(file), timeout=30, **settings)
+        except (OSError, sqlite3.DatabaseError) as error:
+            raise Unavailable(f"{file}: the queue of jobs is damaged and can't be made anew: {error}") from None
 
 
 def waker(queue: Huey, work: Any = None) -> Any:

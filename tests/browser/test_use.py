@@ -195,6 +195,17 @@ def test_the_gate_takes_the_baseline_that_is_chosen(seen: Seen, site: Site) -> N
     assert seen.wrong == []
 
 
+def test_a_query_does_not_name_another_run_than_the_path(seen: Seen, site: Site) -> None:
+    page, other = seen.page, site.store.list_runs()[-1].id
+    assert other != site.run
+    settled(page, f"{site.url}/run/{site.run}?run_id={other}&run_id={other}")
+    assert page.locator(f"a[href='/run/{site.run}/kernels']").count() == 1
+    assert page.locator(f"a[href='/run/{other}/kernels']").count() == 0
+    settled(page, f"{site.url}/?model=a&model=b")
+    expect(page.locator("h1")).to_have_text("Runs")
+    assert seen.wrong == []
+
+
 def test_names_from_a_run_run_nothing(seen: Seen, site: Site) -> None:
     page = seen.page
     page.on("dialog", lambda dialog: pytest.fail(f"a name was run: {dialog.message}"))

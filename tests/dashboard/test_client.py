@@ -136,3 +136,32 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
 def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(AuditError, match=r"none\.json: No such file"):
         Client("http://127.0.0.1:1").upload(tmp_path / "none.json")
+
+
+def whole(body: bytes, status: str = "200 OK", head: str = "", length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return f"HTTP/1.1 {status}\r\nContent-Length: {size}\r\nConnection: close\r\n{head}\r\n".encode() + body
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (whole(b"", "301 Moved", "Location: https://there/\r\n"), "it redirects to https://there/; name that address"),
+        (whole(b"null"), "is no service of Fusion Auditor"), (whole(b"[]"), "is no service of Fusion Auditor"),
+        (whole(b"{}"), "is no service of Fusion Auditor"), (whole(b""), "is no service of Fusion Auditor"),
+        (whole(b"[" * 100_000), "is no service of Fusion Auditor"),
+        (whole(b"{}", length=100), "can't be reached or broke off"),
+        (whole(b'{"error": "\x1b[2Jno\xe2\x80\xae"}'.replace(b"\x1b", b"\\u001b"), "400 Bad"), r"\\x1b\[2Jno\\u202e$"),
+    ],
+    ids=["redirect", "null", "list", "empty object", "nothing", "deep", "cut off", "escapes"],
+)  # fmt: skip
+def test_answers_of_a_stranger_are_no_success(answer: bytes, sentence: str) -> None:
+    with answering(answer) as (url, _), pytest.raises(ServiceError, match=sentence):
+        Client(url, "token").wait("1m8aaaaaaaaa", timeout_s=1)
+
+
+def test_what_can_not_be_asked_is_refused() -> None:
+    with pytest.raises(AuditError, match="the options can't be sent as JSON"):
+        Client("http://127.0.0.1:1").submit("fix", "latest", select={1})
+    with pytest.raises(AuditError):
+        Client("http://a b/").runs()

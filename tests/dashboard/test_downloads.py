@@ -72,7 +72,7 @@ def written(folder: Path) -> Path:
 def recorded(store: Store, tmp_path: Path) -> str:
     """A run of this machine's command line, whose findings lie in a file that is there."""
     run = save(store, source=str(written(tmp_path)))
-    register(store, run, "train.py", [], "")
+    register(store, run, "train.py", [], "0" * 64)
     return run
 
 
@@ -103,7 +103,7 @@ def test_the_diff_suggests_changes_of_own_files(store: Store, tmp_path: Path) ->
 
 def test_nothing_to_suggest_is_said(store: Store) -> None:
     run = save(store, source="/nowhere/model.py")
-    register(store, run, "train.py", [], "")
+    register(store, run, "train.py", [], "0" * 64)
     with pytest.raises(AuditError, match="nothing to suggest a change of"):
         diff_text(run)
 

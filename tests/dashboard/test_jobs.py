@@ -499,6 +499,27 @@ class TestLogs:
         assert digest(tmp_path / "none") == ""
         assert digest(tmp_path) == ""
 
+    def test_digest_of_a_pipe_does_not_wait_for_it(self, tmp_path: Path, store: Store) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        assert digest(tmp_path / "pipe") == ""
+        assert digest("/dev/zero") == ""
+        # AND a run of one can't be run again
+        run = save(store)
+        register(store, run, tmp_path / "pipe", [], digest(tmp_path / "pipe"))
+        assert store.registrations.get(run, machine_id()) is None
+
+    def test_a_damaged_queue_is_made_anew(self, store: Store) -> None:
+        place = Place.beside(store.location)
+        place.queue.write_bytes(os.urandom(4096))
+        StoredJobs(store, place)
+        assert place.queue.read_bytes().startswith(b"SQLite format 3")
+
+    def test_a_place_that_can_not_be_used_is_told_in_a_sentence(self, store: Store) -> None:
+        place = Place.beside(store.location)
+        place.root.write_text("a file")
+        with pytest.raises(Unavailable, match="the service can't keep files here: File exists"):
+            StoredJobs(store, place)
+
 
 def test_memory_that_processes_share_counts_once() -> None:
     # GIVEN 64 MB that three processes share

@@ -258,13 +258,15 @@ def test_the_csv_holds_what_the_list_shows(store: Store, client: FlaskClient) ->
     assert len(found) == 9
 
 
-@pytest.mark.parametrize("path", ["/run/zzz/kernels.csv", "/run/latest/kernels.csv?sort=serial"])
-def test_a_csv_that_is_not_there_is_plain_text(store: Store, client: FlaskClient, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "status"), [("/run/zzz/kernels.csv", 404), ("/run/latest/kernels.csv?sort=serial", 400)]
+)
+def test_a_csv_that_is_not_there_is_plain_text(store: Store, client: FlaskClient, path: str, status: int) -> None:
     save(store)
 
     got = client.get(path)
 
-    assert (got.status_code, got.content_type) == (404, "text/plain; charset=utf-8")
+    assert (got.status_code, got.content_type) == (status, "text/plain; charset=utf-8")
     assert got.text.count("\n") == 1
 
 

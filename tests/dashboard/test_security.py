@@ -537,6 +537,29 @@ class TestHeaders:
             }
             assert "immutable" not in client.get("/assets/head/scheme.js").headers.get("cache-control", "")
 
+    @pytest.mark.parametrize("origin", ["http://[", "http://127.0.0.1:8050[x]", "\x00", "http://127.0.0.1:8050.evil"])
+    def test_an_origin_that_is_none_is_another_origin(self, origin: str, anyone: TestClient) -> None:
+        assert anyone.post("/logout", headers={"Origin": origin}).status_code == 403
+
+    @pytest.mark.parametrize(
+        ("method", "path", "body", "status"),
+        [
+            ("GET", "/_dash-component-suites/x/y", None, 404), ("GET", "/_dash-component-suites/%00/%00", None, 404),
+            ("POST", "/_dash-update-component", b"{}", 400), ("POST", "/_dash-update-component", b"[]", 400),
+            ("POST", "/_dash-update-component", b"null", 400), ("POST", "/_dash-update-component", b"x", 400),
+            ("POST", "/_dash-update-component", b"[" * 100_000, 400),
+            ("POST", "/_dash-update-component", b'{"output": "a.b", "inputs": []}', 400),
+        ],
+    )  # fmt: skip
+    def test_what_no_page_sends_is_refused(
+        self, method: str, path: str, body: bytes | None, status: int, service: Service
+    ) -> None:
+        head = {"content-type": "application/json"} if body else {}
+        with pages_client(service) as client:
+            answer = client.request(method, path, content=body, headers=head)
+            assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+            assert answer.json()["error"]
+
     def test_bodies_have_a_size(self, api: TestClient) -> None:
         body = b'{"kind": "' + b"x" * 1_100_000
         assert api.post("/api/v1/jobs", content=body).status_code == 413

@@ -180,6 +180,22 @@ class TestRuns:
         assert store.load(run).tables["kernels"].equals(elsewhere.load(run).tables["kernels"])
         assert [fix.model for fix in store.fixes(run)] == ["m"]
 
+    def test_what_a_waiting_import_reads_is_not_removed(self, api: TestClient) -> None:
+        def sent(**more: str) -> str:
+            answer = api.post("/api/v1/uploads", params={"name": "a.json", **more}, content=b"{}")
+            return str(answer.json()["id"])
+
+        trace = sent()
+        main = sent(execution_trace=trace)
+        job = api.post("/api/v1/jobs", json={"kind": "import", "run": main}).json()["id"]
+        for upload in (trace, main):
+            answer = api.delete(f"/api/v1/uploads/{upload}")
+            assert (answer.status_code, answer.json()["error"]) == (
+                409, f"job {job} reads upload {upload}; cancel it first",
+            )  # fmt: skip
+        assert api.post(f"/api/v1/jobs/{job}/cancel").status_code == 200
+        assert api.delete(f"/api/v1/uploads/{trace}").status_code == 204
+
     def test_another_run_of_the_same_id_is_refused(self, elsewhere: Store, store: Store, api: TestClient) -> None:
         run = save(elsewhere)
         assert api.post("/api/v1/runs", content=self.bundle(elsewhere, run)).status_code == 201

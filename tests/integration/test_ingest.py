@@ -13,6 +13,7 @@ import torch
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 from auditor.collect.ingest import graph_from_recording, graph_from_trace
+from auditor.collect.kineto import load_trace
 from auditor.errors import AuditError
 from auditor.graph.model import Op, OpGraph, Source, Value
 
@@ -293,3 +294,11 @@ def test_the_window_of_a_device_that_runs_behind_is_the_devices(tmp_path: Path) 
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
     assert graph_from_trace(path).step_us == 70.0
+
+
+def test_times_that_can_not_be_are_no_times(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1}
+    times = [(1.0, 4.0), (7.0, -5.0), (9.0, 1e300), (1e30, 4.0), (-1e30, 4.0)]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [{**event, "ts": ts, "dur": dur} for ts, dur in times]}))
+    assert [(op.ts, op.dur) for op in load_trace(path).cpu_ops] == [(1.0, 4.0), (7.0, None), (9.0, None)]

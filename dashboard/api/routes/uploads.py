@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from auditor.report.format import clip, safe
+from auditor.store import Missing
 from auditor.store.ids import new_id
 from auditor.store.machine import machine_id
 from auditor.store.uploads import Upload
@@ -18,6 +19,7 @@ from dashboard.api.errors import Refused, responses
 from dashboard.api.parts import TheService, TheStore
 from dashboard.api.receive import Received, received
 from dashboard.api.service import Service
+from dashboard.jobs.stored import MOST_WAITING
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
@@ -64,11 +66,20 @@ def get_upload(upload: models.UploadId, store: TheStore) -> models.Upload:
 def delete_upload(upload: models.UploadId, service: TheService) -> None:
     """Remove an uploaded file; runs that were read from it stay."""
     known = service.store.uploads.get(upload)
-    busy = [job for state in ("queued", "running") for job in service.store.jobs.find(state=state, run=upload)]
+    jobs = [job for state in ("queued", "running") for job in service.store.jobs.find(state=state, limit=MOST_WAITING)]
+    busy = [job for job in jobs if job.kind == "import" and known.id in _read_by(service, job.run)]
     if busy:
         raise Refused(409, f"job {busy[0].id} reads upload {upload}; cancel it first")
     service.store.uploads.delete(known.id)
     service.place.upload(known.id, known.kind).unlink(missing_ok=True)
+
+
+def _read_by(service: Service, upload: str) -> tuple[str, ...]:
+    """The uploads that the import of ``upload`` reads."""
+    try:
+        return upload, service.store.uploads.get(upload).execution_trace
+    except Missing:
+        return (upload,)
 
 
 def _keep(service: Service, found: Received, name: str, execution_trace: str) -> Upload:
