@@ -48,10 +48,12 @@ class Jobs(Protocol):
     """What pages and API need of the queue. Every method may raise :class:`auditor.AuditError` with one sentence."""
 
     def submit(self, kind: Kind, run: str, options: Options | None = None) -> Job:
-        """Queue work. AuditError where the run is not there or may not be re-run on this machine."""
+        """Queue work. AuditError where the run is not there or may not be re-run on this machine, where the rules are
+        switched off here, and where a job that waits or runs does the same.
+        """
 
-    def why_not(self, kind: Kind, run: str) -> str:
-        """Why ``submit`` would refuse, in one sentence; "" where it would not."""
+    def why_not(self, kind: Kind, run: str, options: Options | None = None) -> str:
+        """Why ``submit`` would refuse, in one sentence, but for an equal job; "" where it would not."""
 
     def get(self, job: str) -> Job:
         """The job of that id."""

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 from huey.api import Huey
 
+from auditor.api import rules_of
+from auditor.config import load_config
+from auditor.engine.rules import Rule
 from auditor.errors import AuditError
 from auditor.store import Missing, Store
 from auditor.store.jobs import JobRecord
 from auditor.store.machine import machine_id
-from auditor.store.registering import why_not
+from auditor.store.registering import registered, why_not
 from dashboard.jobs.commands import checked
 from dashboard.jobs.model import ENDED, Job, Kind, Options, State
 from dashboard.jobs.output import read_log
 from dashboard.jobs.place import Place
+from dashboard.jobs.refusing import doubled, equal, off_here
 from dashboard.jobs.waking import open_queue, waker
 from dashboard.jobs.workers import fail_abandoned
 
@@ -30,14 +37,16 @@ class StoredJobs:
     def __init__(self, store: Store, place: Place | None = None, queue: Huey | None = None) -> None:
         self._store = store
         self._place = place or Place.beside(store.location)
+        self._submitting = threading.Lock()
+        """So that of two equal jobs that are asked for at once the second sees the first."""
         self._wake = waker(queue or open_queue(store.location, self._place, machine_id()))
 
     def submit(self, kind: Kind, run: str, options: Options | None = None) -> Job:
         return self._submit(kind, run, checked(options or Options()))
 
-    def why_not(self, kind: Kind, run: str) -> str:
+    def why_not(self, kind: Kind, run: str, options: Options | None = None) -> str:
         try:
-            return self._refusal(kind, run)
+            return self._refusal(kind, run, options or Options())
         except AuditError as error:
             return str(error)
 
@@ -74,26 +83,43 @@ class StoredJobs:
             raise Missing(f"job {job} has no plan: it is no fix, or nothing was kept") from None
 
     def _submit(self, kind: Kind, run: str, options: Options, retry_of: str = "") -> Job:
-        reason = self._refusal(kind, run)
+        reason = self._refusal(kind, run, options)
         if reason:
             raise AuditError(reason)
         if self._store.jobs.counts().get("queued", 0) >= MOST_WAITING:
             raise AuditError(f"{MOST_WAITING} jobs are waiting already; cancel some, or wait until they are through")
         about = run if kind == "import" else self._store.resolve(run)
-        job = self._store.jobs.add(kind, about, msgspec.json.encode(options).decode(), machine_id(), retry_of)
+        with self._submitting:
+            if same := equal(self._alive(about), kind, about, options):
+                raise AuditError(doubled(same))
+            job = self._store.jobs.add(kind, about, msgspec.json.encode(options).decode(), machine_id(), retry_of)
         try:
             self._wake(job.id)
         except Exception:  # the job is stored, and the worker looks at the rows, too: asking again would double it
             _log.exception("job %s is queued, but the worker could not be woken", job.id)
         return _shown(job)
 
-    def _refusal(self, kind: Kind, run: str) -> str:
+    def _alive(self, run: str) -> Sequence[Job]:
+        """The jobs of ``run`` that wait or run; one whose worker is gone is no obstacle."""
+        fail_abandoned(self._store)
+        states = ("queued", "running")
+        return [
+            _shown(job) for state in states for job in self._store.jobs.find(state=state, run=run, limit=MOST_WAITING)
+        ]
+
+    def _refusal(self, kind: Kind, run: str, options: Options) -> str:
         if kind == "import":
             upload = self._store.uploads.get(run)
             if upload.machine != machine_id():
                 return f"Upload {run} lies on another machine; upload the trace to this one."
             return ""
-        return why_not(self._store, self._store.resolve(run))
+        known = self._store.resolve(run)
+        return why_not(self._store, known) or off_here(self._store, kind, options, lambda: self._rules(known))
+
+    def _rules(self, run: str) -> Sequence[Rule]:
+        """The rules that a job of ``run`` would have: those of the project that its script lies in."""
+        registration = registered(self._store, run)
+        return rules_of(load_config(Path(registration.folder))) if registration else []
 
 
 def _shown(job: JobRecord) -> Job:
