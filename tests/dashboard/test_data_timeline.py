@@ -108,6 +108,18 @@ def test_the_time_in_view_by_kind() -> None:
     assert view.kind_us.sum() == pytest.approx(12.0)
 
 
+def test_a_kind_that_takes_no_time_in_view_is_not_told() -> None:
+    # GIVEN kernels whose sums don't come out even, of which one kind has none in view, and one kernel of no time
+    known = table(
+        [{"start": 0.1 + 0.3 * i, "dur": 0.1 + 1e-7, "kind": "transfer"} for i in range(3000)]
+        + [{"start": 1000, "dur": 10, "kind": "gemm"}, {"start": 1002, "dur": 0, "kind": "copy"}]
+    )
+
+    view = Timeline(known).view(950.0, 1010.0)
+
+    assert [kind for kind, us in zip(KINDS, view.kind_us, strict=True) if us > 0] == ["gemm"]
+
+
 @pytest.mark.parametrize(
     ("asked", "shown"),
     [
