@@ -30,6 +30,8 @@ class Job(msgspec.Struct, kw_only=True, frozen=True):
     kind: Kind
     run: str
     """The run that it is about; for an import the id of the upload."""
+    files: tuple[str, ...] = ()
+    """Of an import: what the trace is called, and then its execution trace, as long as the upload is there."""
     options: Options = Options()
     state: State = "queued"
     progress: str = ""
@@ -42,6 +44,13 @@ class Job(msgspec.Struct, kw_only=True, frozen=True):
     created: str = ""
     started: str = ""
     ended: str = ""
+
+
+def is_bad_file(job: Job) -> bool:
+    """Whether an import failed for what its files hold: such a sentence begins with the file's name, and another try
+    ends in the same.
+    """
+    return job.kind == "import" and job.state == "failed" and job.reason.startswith(job.files or ("/",))
 
 
 class Jobs(Protocol):

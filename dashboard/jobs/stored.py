@@ -20,6 +20,7 @@ from auditor.store.machine import machine_id
 from auditor.store.registering import registered, why_not
 from dashboard.jobs.commands import checked
 from dashboard.jobs.model import ENDED, Job, Kind, Options, State
+from dashboard.jobs.naming import Names, names_of, told
 from dashboard.jobs.output import read_log
 from dashboard.jobs.place import Place
 from dashboard.jobs.refusing import doubled, equal, off_here
@@ -51,16 +52,17 @@ class StoredJobs:
             return str(error)
 
     def get(self, job: str) -> Job:
-        return _shown(self._store.jobs.get(job))
+        return self._shown([self._store.jobs.get(job)])[0]
 
     def list(self, *, state: State | None = None, run: str = "", limit: int = 100, offset: int = 0) -> list[Job]:
         fail_abandoned(self._store)
         found = self._store.jobs.find(state=state or "", run=run, limit=limit, offset=offset)
-        return [_shown(job) for job in found]
+        return [*self._shown(found)]
 
     def log(self, job: str, after: int = 0) -> tuple[str, int]:
         known = self._store.jobs.get(job)
-        return read_log(self._place.log(known.id), max(0, after))
+        text, following = read_log(self._place.log(known.id), max(0, after))
+        return told(text, names_of([known], self._store, self._place).get(known.id, {})), following
 
     def cancel(self, job: str) -> Job:
         self._store.jobs.cancel(job)
@@ -97,15 +99,17 @@ class StoredJobs:
             self._wake(job.id)
         except Exception:  # the job is stored, and the worker looks at the rows, too: asking again would double it
             _log.exception("job %s is queued, but the worker could not be woken", job.id)
-        return _shown(job)
+        return self._shown([job])[0]
+
+    def _shown(self, jobs: Sequence[JobRecord]) -> Sequence[Job]:
+        names = names_of(jobs, self._store, self._place)
+        return [_shown(job, names.get(job.id, {})) for job in jobs]
 
     def _alive(self, run: str) -> Sequence[Job]:
         """The jobs of ``run`` that wait or run; one whose worker is gone is no obstacle."""
         fail_abandoned(self._store)
-        states = ("queued", "running")
-        return [
-            _shown(job) for state in states for job in self._store.jobs.find(state=state, run=run, limit=MOST_WAITING)
-        ]
+        find, states = self._store.jobs.find, ("queued", "running")
+        return self._shown([job for state in states for job in find(state=state, run=run, limit=MOST_WAITING)])
 
     def _refusal(self, kind: Kind, run: str, options: Options) -> str:
         if kind == "import":
@@ -122,11 +126,12 @@ class StoredJobs:
         return rules_of(load_config(Path(registration.folder))) if registration else []
 
 
-def _shown(job: JobRecord) -> Job:
-    names = ("id", "run", "progress", "reason", "result_run", "retry_of", "created", "started", "ended")
+def _shown(job: JobRecord, names: Names) -> Job:
+    columns = ("id", "run", "result_run", "retry_of", "created", "started", "ended")
     options = msgspec.json.decode(job.options, type=Options)
     said = "being cancelled" if job.cancelling and job.state == "running" else job.progress
-    facts = {name: getattr(job, name) for name in names} | {"progress": said}
+    facts = {column: getattr(job, column) for column in columns}
+    facts |= {"progress": told(said, names), "reason": told(job.reason, names), "files": tuple(names.values())}
     return Job(kind=_kind(job.kind), state=_state(job.state), options=options, **facts)
 
 

@@ -30,7 +30,7 @@ from auditor.store.uploads import Upload
 from dashboard.jobs import processes, running
 from dashboard.jobs.commands import Work, environment, work_of
 from dashboard.jobs.device_lock import device_lock
-from dashboard.jobs.model import ENDED, Job, Options
+from dashboard.jobs.model import ENDED, Job, Options, is_bad_file
 from dashboard.jobs.output import LOG_BYTES, Output, read_log
 from dashboard.jobs.place import Place
 from dashboard.jobs.processes import MARK, Process, end, held_bytes, is_alive, marked, name_of, process
@@ -94,8 +94,12 @@ class TestWork:
         with working(at(store)):
             job = ended(jobs, jobs.submit("import", upload))
             assert job.state == "failed"
-            assert "traceEvents" in job.reason
+            assert job.reason.startswith("step.json: not a trace of a known form")  # not the path that it has here
             assert "\n" not in job.reason
+            assert is_bad_file(job)
+            assert "uploads/" not in jobs.log(job.id)[0]
+            assert "step.json: not a trace" in jobs.log(job.id)[0]
+            assert [found.files for found in jobs.list()] == [("step.json",)]
             Place.beside(store.location).upload(upload, "json").write_bytes(trace())
             again = ended(jobs, jobs.retry(job.id))
         assert (again.state, again.retry_of, again.options) == ("done", job.id, job.options)
