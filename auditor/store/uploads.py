@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from sqlalchemy import delete, select
@@ -46,6 +47,14 @@ class UploadTable(RowTable):
         if row is None:
             raise Missing(f"no upload {upload!r}; see the list of uploads")
         return Upload(*row)
+
+    def find(self, uploads: Collection[str]) -> dict[str, Upload]:
+        """Those of these ids that are there, by id."""
+        if not uploads:
+            return {}
+        with self._reading() as session:
+            rows = session.execute(select(*_COLUMNS).where(UploadRow.id.in_(uploads)))
+            return {row.id: Upload(*row) for row in rows}
 
     def list(self, machine: str = "", *, limit: int | None = None, offset: int = 0) -> list[Upload]:
         """Uploads, the newest first."""

@@ -208,6 +208,7 @@ class Job(BaseModel):
     id: str
     kind: Literal["fix", "audit", "import"]
     run: str
+    files: list[str] = Field(description="Of an import: what the trace is called, and then its execution trace")
     options: JobOptions
     state: Literal["queued", "running", "done", "failed", "cancelled"]
     progress: str

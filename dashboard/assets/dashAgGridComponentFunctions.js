@@ -15,11 +15,14 @@
   };
 
   // A link within the dashboard; other addresses stay text. A plain click shows the page without loading the document.
+  // Another field may hold what is shown of the value: its title is the whole.
   dagcomponentfuncs.FusionLink = function (props) {
     var href = props.data && props.data[parameters(props).href];
     var text = props.value === null || props.value === undefined ? "" : String(props.value);
+    var shown = props.data && props.data[parameters(props).from];
+    shown = shown === null || shown === undefined ? text : String(shown);
     if (typeof href !== "string" || href.charAt(0) !== "/" || href.charAt(1) === "/") {
-      return text;
+      return window.React.createElement("span", { title: text }, shown);
     }
     function follow(event) {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) {
@@ -29,7 +32,7 @@
       window.history.pushState({}, "", href);
       window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
     }
-    return window.React.createElement("a", { href: href, onClick: follow, title: text }, text);
+    return window.React.createElement("a", { href: href, onClick: follow, title: text }, shown);
   };
 
   // A share from 0 to 1 as a bar behind its text.

@@ -45,6 +45,27 @@
     return graph ? Math.round(graph.clientWidth) : 1200;
   }
 
+  // A double click anywhere in the drawing shows the whole run. By the mouse itself: what plotly says of a click on a
+  // bar or a pixel has the figure drawn anew between the two, and its own double click then goes astray.
+  var second = null;
+  document.addEventListener("mousedown", function (event) {
+    var inside = event.target.closest && event.target.closest("#timeline-graph .main-svg");
+    second = inside && event.button === 0 && event.detail === 2 ? event : null;
+  }, true);
+  document.addEventListener("mouseup", function (event) {
+    var first = second;
+    second = null;
+    if (!first || Math.abs(event.clientX - first.clientX) + Math.abs(event.clientY - first.clientY) > 6) {
+      return; // none, or a drag that began with one
+    }
+    window.setTimeout(function () { // after plotly has told of the click, which may zoom
+      var whole = document.getElementById("timeline-whole");
+      if (whole) {
+        whole.click();
+      }
+    }, 0);
+  }, true);
+
   window.dash_clientside.timeline = {
     // buttons, drag, a click on a pixel, "show" of the panel → the view
     move: function () {
@@ -53,7 +74,10 @@
       var view = args.pop();
       var click = args.pop();
       var event = args.pop();
-      var trigger = window.dash_clientside.callback_context.triggered[0];
+      var triggered = window.dash_clientside.callback_context.triggered;
+      var trigger = triggered.filter(function (each) { // a double click comes with what plotly says of its second
+        return /\.n_clicks$/.test(each.prop_id);
+      })[0] || triggered[0];
       if (!view || !trigger) {
         return none;
       }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash
-from dash import Input, Output, State, callback, html
+from dash import ALL, Input, Output, State, callback, html
 from dash.exceptions import PreventUpdate
 
 from auditor.document import Document, Finding
@@ -18,20 +18,16 @@ from dashboard.components.states import failed
 from dashboard.context import current
 from dashboard.data.findings import find_finding
 from dashboard.data.stored import document as document_of
-from dashboard.jobs.model import Job, Options
+from dashboard.jobs.model import ENDED, Job, Options
 
 
 def apply_section(document: Document, finding: Finding) -> html.Section:
-    """The button, why it can't be used where it can't, and the newest job that it started."""
-    why = _why_not(document.run.id)
-    job = _newest(document.run.id, finding.rule)
-    button = html.Button(
-        "Apply and re-measure", id="finding-apply", type="button", className="primary", disabled=bool(why)
-    )
-    note = why or (
-        f"Runs the script again, puts the replacement at every {safe(finding.rule)} site of the model, verifies it, "
-        "measures eager, patched and torch.compile in turns, and keeps what wins."
-    )
+    """The button, why it can't be used where it can't, and the job that it started: one at work, else the newest."""
+    run, rule = document.run.id, finding.rule
+    why, job = _why_not(run, rule), _job(run, rule)
+    disabled, note = _button(why, job, rule)
+    button = html.Button("Apply and re-measure", id="finding-apply", type="button", className="primary",
+                         disabled=disabled)  # fmt: skip
     return section(
         "Apply",
         html.Div([button, html.Span(note, className="why", id="finding-why")], className="row"),
@@ -49,21 +45,38 @@ def _command(document: Document, finding: Finding) -> html.P:
     return html.P(["From the command line, where the script is: ", html.Code(line)])
 
 
-def _why_not(run: str) -> str:
+def _button(why: str, job: Job | None, rule: str) -> tuple[bool, str]:
+    """Whether the button is disabled, and what is said beside it."""
+    if why:
+        return True, why
+    if job := _alive(job):
+        return True, f"Job {safe(job.id)} applies it already: it is {job.state}, as shown below."
+    return False, (
+        f"Runs the script again, puts the replacement at every {safe(rule)} site of the model, verifies it, "
+        "measures eager, patched and torch.compile in turns, and keeps what wins."
+    )
+
+
+def _why_not(run: str, rule: str) -> str:
     """Why nothing can be applied now; "" where it can."""
     context = current()
     if context.jobs is None:
         return NO_WORKER
     if not context.may_change():
         return LOG_IN
-    return safe(context.jobs.why_not("fix", run))
+    return safe(context.jobs.why_not("fix", run, Options(select=[rule])))
 
 
-def _newest(run: str, rule: str) -> Job | None:
-    """The newest job that applied this rule to this run."""
+def _job(run: str, rule: str) -> Job | None:
+    """The job that applies this rule to this run: the one that waits or runs, else the newest."""
     jobs = current().jobs
     found = jobs.list(run=run, limit=50) if jobs else []
-    return next((job for job in found if job.kind == "fix" and job.options.select in ([rule], [])), None)
+    own = [job for job in found if job.kind == "fix" and (rule in job.options.select or not job.options.select)]
+    return next((job for job in own if job.state not in ENDED), own[0] if own else None)
+
+
+def _alive(job: Job | None) -> Job | None:
+    return None if job is None or job.state in ENDED else job
 
 
 @callback(
@@ -79,8 +92,25 @@ def _submit(clicks: int | None, which: dict[str, str]) -> tuple[Any, Any]:
     if not current().may_change():
         return dash.no_update, failed(LOG_IN)
     try:
-        finding = find_finding(document_of(which["run"]), which["fingerprint"])
-        job = the_jobs().submit("fix", which["run"], Options(select=[finding.rule]))
+        rule = find_finding(document_of(which["run"]), which["fingerprint"]).rule
+        alive = _alive(_job(which["run"], rule))  # of another window, or of a click before this one
+        job = alive or the_jobs().submit("fix", which["run"], Options(select=[rule]))
     except AuditError as error:
         return dash.no_update, failed(str(error))
     return job_panel(job, log_open=True), None
+
+
+@callback(
+    Output("finding-apply", "disabled"),
+    Output("finding-why", "children"),
+    Input({"type": "job-state", "job": ALL}, "data"),
+    State("finding-which", "data"),
+    prevent_initial_call=True,
+)
+def _follow(_: list[str], which: dict[str, str]) -> tuple[Any, Any]:
+    """A job that is at work holds the button until it ends."""
+    try:
+        rule = find_finding(document_of(which["run"]), which["fingerprint"]).rule
+        return _button(_why_not(which["run"], rule), _job(which["run"], rule), rule)
+    except AuditError:
+        return dash.no_update, dash.no_update  # the panel of the job says what is wrong

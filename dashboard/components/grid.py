@@ -72,8 +72,12 @@ def number(field: str, label: str, text: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def link(field: str, label: str, href: str, **more: Any) -> dict[str, Any]:
-    """A column whose text links to the address in the field ``href``, which starts with ``/``."""
+def link(field: str, label: str, href: str, text: str = "", **more: Any) -> dict[str, Any]:
+    """A column whose text links to the address in the field ``href``, which starts with ``/``.
+
+    ``text``: the field with what is shown of it, where that is less than all; the whole is then its title.
+    """
+    parameters = {"href": href, "from": text or field}
     return {
-        "field": field, "headerName": label, "cellRenderer": "FusionLink", "cellRendererParams": {"href": href}, **more,
+        "field": field, "headerName": label, "cellRenderer": "FusionLink", "cellRendererParams": parameters, **more,
     }  # fmt: skip

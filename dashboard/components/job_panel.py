@@ -13,7 +13,7 @@ from dash import MATCH, ClientsideFunction, Input, Output, State, callback, clie
 from dash.exceptions import PreventUpdate
 
 from auditor.errors import AuditError
-from auditor.report.format import safe
+from auditor.report.format import clip, safe
 from dashboard.components import badges, links
 from dashboard.components.aria import aria
 from dashboard.components.code import details
@@ -21,7 +21,7 @@ from dashboard.components.shell import LOG_IN
 from dashboard.components.states import failed
 from dashboard.components.when import lasted
 from dashboard.context import current
-from dashboard.jobs.model import ENDED, Job, Jobs
+from dashboard.jobs.model import ENDED, Job, Jobs, is_bad_file
 
 NO_WORKER = "No worker runs here; start one with `fusion-audit serve`."
 KINDS = {"fix": "Apply and re-measure", "audit": "Audit again", "import": "Import"}
@@ -73,6 +73,14 @@ def status(job: Job) -> list[Any]:
     return lines
 
 
+def about(job: Job) -> list[Any]:
+    """The run that a job is about, or the file that it imports, beside its id."""
+    if job.kind != "import":
+        return [dcc.Link(safe(job.run), href=links.run(job.run))]
+    ident = html.Code(safe(job.run))
+    return [clip(safe(job.files[0]), 60), " ", html.Span(ident, className="dim")] if job.files else [ident]
+
+
 def sentence(job: Job) -> str:
     """Where a job is, or why it ended as it did."""
     if job.state == "queued":
@@ -89,11 +97,13 @@ def _compared(job: Job) -> list[Any]:
 
 
 def controls(job: Job, retry: bool) -> list[Any]:
-    """Cancel while it lives; try again after it failed. Both are always there, so that callbacks find them."""
+    """Cancel while it lives; try again after it failed, but for a file that can't be read. Both are always there, so
+    that callbacks find them.
+    """
     allowed = current().may_change()
     title = "" if allowed else LOG_IN
     alive = job.state not in ENDED
-    again = retry and job.state in ("failed", "cancelled")
+    again = retry and job.state in ("failed", "cancelled") and not is_bad_file(job)
     return [
         html.Button(
             "Cancel", id=_id("cancel", job.id), type="button", disabled=not allowed, hidden=not alive, title=title

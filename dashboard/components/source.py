@@ -29,7 +29,7 @@ def why_not_here(run: str) -> str:
         return "No worker runs here."
     if not recorded_here(context.store, run):
         return f"Run {run} was not recorded on this machine from the command line."
-    return context.jobs.why_not("fix", run)
+    return context.jobs.why_not("audit", run)
 
 
 def source_view(document: Document, source: SourceInfo | None) -> list[Any]:

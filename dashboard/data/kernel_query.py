@@ -13,6 +13,8 @@ from dashboard.data.kernels import COLUMNS, NUMBERS, Filter, NumberTest, Query, 
 
 _SORTABLE = (*COLUMNS, "kernel", "group", *MEASURES)
 MAX_FILTERS = 20
+LONGEST_FIRST = (("dur_us", True),)
+"""The order where none is asked for."""
 
 
 def from_grid(filters: Mapping[str, Any] | None, sort: Sequence[Mapping[str, Any]] | None) -> Query:
@@ -22,22 +24,23 @@ def from_grid(filters: Mapping[str, Any] | None, sort: Sequence[Mapping[str, Any
         ordered = [(str(each["colId"]), each.get("sort") == "desc") for each in sort or ()]
     except (KeyError, TypeError, AttributeError):
         raise AuditError("the filter or sort order of the grid can't be read; reload the page") from None
-    return _checked(found, ordered)
+    return _checked(found, ordered or list(LONGEST_FIRST))
 
 
 def from_text(filters: str = "", sort: str = "") -> Query:
-    """The query of an address: ``name:contains:gemm;dur_us:inRange:10:20`` and ``-dur_us,name``.
+    """The query of an address: ``name:contains:gemm;dur_us:inRange:10:20`` and ``-start_us,name``.
 
-    Values are percent-encoded. AuditError where a part can't be read.
+    Values are percent-encoded; without an order the longest kernels come first. AuditError where a part can't be read.
     """
     found = [_filter(part) for part in filters.split(";") if part]
     ordered = [(part.removeprefix("-"), part.startswith("-")) for part in sort.split(",") if part]
-    return _checked(found, ordered)
+    return _checked(found, ordered or list(LONGEST_FIRST))
 
 
 def to_text(query: Query) -> tuple[str, str]:
-    """Filters and sort order for an address."""
-    return ";".join(map(_as_text, query.filters)), ",".join(f"-{c}" if down else c for c, down in query.sort)
+    """Filters and sort order for an address, which says nothing of the order that holds by itself."""
+    order = query.sort if query.sort != LONGEST_FIRST else ()
+    return ";".join(map(_as_text, query.filters)), ",".join(f"-{c}" if down else c for c, down in order)
 
 
 def to_grid(query: Query) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -26,6 +26,8 @@ MAX_LANES = 24
 MAX_COLUMNS = 2000
 MAX_CELLS = 12_000
 """Pixels of all lanes: more take longer to send and to draw than they tell."""
+_TOLD_US = 0.005
+"""What a kind has to take to be told: less reads 0.00 µs, and rounding leaves as much of long sums."""
 LEAST_US = 0.1
 """The narrowest view: kernels are told apart to a nanosecond at best."""
 
@@ -186,7 +188,7 @@ class Timeline:
         for lane in self._lanes:
             for kind, each in lane.kinds:
                 busy[kind] += np.diff(each.until(edges))[0]
-        return np.maximum(busy, 0.0)
+        return np.where(busy < _TOLD_US, 0.0, busy)
 
     def _count(self, t0: float, t1: float) -> int:
         spans = [lane.between(t0, t1) for lane in self._lanes]

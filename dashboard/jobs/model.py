@@ -30,6 +30,8 @@ class Job(msgspec.Struct, kw_only=True, frozen=True):
     kind: Kind
     run: str
     """The run that it is about; for an import the id of the upload."""
+    files: tuple[str, ...] = ()
+    """Of an import: what the trace is called, and then its execution trace, as long as the upload is there."""
     options: Options = Options()
     state: State = "queued"
     progress: str = ""
@@ -44,14 +46,23 @@ class Job(msgspec.Struct, kw_only=True, frozen=True):
     ended: str = ""
 
 
+def is_bad_file(job: Job) -> bool:
+    """Whether an import failed for what its files hold: such a sentence begins with the file's name, and another try
+    ends in the same.
+    """
+    return job.kind == "import" and job.state == "failed" and job.reason.startswith(job.files or ("/",))
+
+
 class Jobs(Protocol):
     """What pages and API need of the queue. Every method may raise :class:`auditor.AuditError` with one sentence."""
 
     def submit(self, kind: Kind, run: str, options: Options | None = None) -> Job:
-        """Queue work. AuditError where the run is not there or may not be re-run on this machine."""
+        """Queue work. AuditError where the run is not there or may not be re-run on this machine, where the rules are
+        switched off here, and where a job that waits or runs does the same.
+        """
 
-    def why_not(self, kind: Kind, run: str) -> str:
-        """Why ``submit`` would refuse, in one sentence; "" where it would not."""
+    def why_not(self, kind: Kind, run: str, options: Options | None = None) -> str:
+        """Why ``submit`` would refuse, in one sentence, but for an equal job; "" where it would not."""
 
     def get(self, job: str) -> Job:
         """The job of that id."""

@@ -10,7 +10,7 @@ from dash import dcc, html
 from auditor.report.format import percent, safe
 from dashboard.components import links
 from dashboard.components.facts import fact_list
-from dashboard.components.job_panel import KINDS, job_panel, the_jobs
+from dashboard.components.job_panel import KINDS, about, job_panel, the_jobs
 from dashboard.components.page import page
 from dashboard.components.states import guarded
 from dashboard.components.when import when
@@ -33,8 +33,8 @@ def layout(job_id: str = "", **_: str) -> html.Div:
 
 
 def _facts(job: Job) -> list[tuple[str, Any]]:
-    about = html.Code(safe(job.run)) if job.kind == "import" else dcc.Link(safe(job.run), href=links.run(job.run))
-    facts: list[tuple[str, Any]] = [("upload" if job.kind == "import" else "run", about), ("options", _options(job))]
+    what = "upload" if job.kind == "import" else "run"
+    facts: list[tuple[str, Any]] = [(what, html.Span(about(job))), ("options", _options(job))]
     facts += [("tried again after", dcc.Link(safe(job.retry_of), href=links.job(job.retry_of)))] if job.retry_of else []
     times = (("queued", job.created), ("started", job.started), ("ended", job.ended))
     return facts + [(label, when(time)) for label, time in times if time]

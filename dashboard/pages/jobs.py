@@ -11,7 +11,7 @@ from auditor.errors import AuditError
 from auditor.report.format import safe
 from dashboard.components import badges, links
 from dashboard.components.filters import choice
-from dashboard.components.job_panel import KINDS, NO_WORKER, sentence, the_jobs
+from dashboard.components.job_panel import KINDS, NO_WORKER, about, sentence, the_jobs
 from dashboard.components.page import page
 from dashboard.components.states import empty, failed, guarded
 from dashboard.components.tables import table
@@ -104,9 +104,7 @@ def _row(job: Job) -> list[Any]:
 
 
 def _about(job: Job) -> Any:
-    what: list[Any] = (
-        [html.Code(safe(job.run))] if job.kind == "import" else [dcc.Link(safe(job.run), href=links.run(job.run))]
-    )
+    what = about(job)
     what += [f" · {', '.join(map(safe, job.options.select))}"] if job.options.select else []
     return [*what, " → ", dcc.Link(safe(job.result_run), href=links.run(job.result_run))] if job.result_run else what
 

@@ -13,13 +13,13 @@ from dash import ClientsideFunction, Input, Output, State, callback, clientside_
 from dash.exceptions import PreventUpdate
 
 from auditor.errors import AuditError
-from auditor.report.format import count, duration, percent, plural
+from auditor.report.format import clip, count, duration, percent, plural
 from dashboard.components import grid, links
 from dashboard.components.filters import select
 from dashboard.components.page import run_page
 from dashboard.components.states import empty, failed, guarded, unexpected
 from dashboard.data.kernel_groups import MEASURES, grouped
-from dashboard.data.kernel_query import from_grid, from_text, to_grid, to_text
+from dashboard.data.kernel_query import LONGEST_FIRST, from_grid, from_text, to_grid, to_text
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kernels import GROUPS, Filter, Query, page
 from dashboard.data.stored import head
@@ -31,16 +31,25 @@ _LABELS = {
     "module_class": "module class", "rule": "finding", "source": "source", "start_us": "start, µs", "phase": "phase",
     "stream": "stream", "device": "device",
 }  # fmt: skip
-_WIDTHS = {"name": 340, "kind": 110, "op_name": 150, "module": 220, "module_class": 140, "rule": 210, "source": 160,
+_WIDTHS = {"name": 350, "kind": 110, "op_name": 150, "module": 220, "module_class": 140, "rule": 210, "source": 160,
            "phase": 100, "dur_us": 120, "start_us": 130, "stream": 90, "device": 90}  # fmt: skip
 _NUMBERS = ("dur_us", "start_us", "stream", "device")
+_TIMES = ("dur_us", "start_us")
+_HINT = (
+    "The longest kernels come first; click a head for another order. What is typed under a head narrows the list: "
+    "under a time it is the least."
+)
+_NAME, _GROUP_NAME = 46, 64
+"""Characters of a name: its middle is left out, since many differ at their ends alone."""
 _GROUP_ROWS = 5000
 """Groups that are shown: no reader looks at more, and a grid of all would be slow."""
 _PAGE_ROWS = 100
 
 
 @guarded
-def layout(run_id: str = "latest", filter: str = "", sort: str = "", group: str = "", **_: str) -> html.Div:
+def layout(
+    run_id: str = "latest", filter: str = "", sort: str = "", group: str = "", group_sort: str = "", **_: str
+) -> html.Div:
     """The page; the parameters are those of the address (see :mod:`dashboard.data.kernel_query`)."""
     found = head(run_id)
     document = found.document
@@ -48,6 +57,7 @@ def layout(run_id: str = "latest", filter: str = "", sort: str = "", group: str 
         return run_page(document, "Kernels", empty("This run has no table of kernels.", "Record it again to see them."))
     query, problem = _asked(filter, sort)
     by = group if group in GROUPS else ""
+    order, _problem = _asked("", group_sort)
     models, _order = to_grid(query)
     says = html.Span("Loading the kernels …", id="kernels-says", className="why", role="status")
     return run_page(
@@ -55,10 +65,11 @@ def layout(run_id: str = "latest", filter: str = "", sort: str = "", group: str 
         "Kernels",
         html.Div([_choice(by), html.Div(id="kernels-csv"), says], className="filters"),
         html.Div(problem, id="kernels-problem"),
-        html.Div(_grid(query, models), id="kernels-one-by-one", hidden=bool(by)),
+        html.Div([html.P(_HINT, className="note"), _grid(query, models)], id="kernels-one-by-one", hidden=bool(by)),
         html.Div(id="kernels-groups", hidden=not by),
         dcc.Store(id="kernels-run", data=document.run.id),
         dcc.Store(id="kernels-query", data=dict(zip(("filter", "sort"), to_text(query), strict=True))),
+        dcc.Store(id="kernels-group-order", data=_order_text(order.sort)),
         dcc.Store(id="kernels-shown"),
         html.Div(id="kernels-address", hidden=True),
     )  # fmt: skip
@@ -69,7 +80,12 @@ def _asked(filters: str, sort: str) -> tuple[Query, Any]:
     try:
         return from_text(filters, sort), None
     except AuditError as error:
-        return Query(), failed(str(error), "The address can't be read; all kernels are shown")
+        return Query(sort=LONGEST_FIRST), failed(str(error), "The address can't be read; all kernels are shown")
+
+
+def _order_text(sort: tuple[tuple[str, bool], ...]) -> str:
+    """Of the groups, for an address: those of most time come first by themselves."""
+    return to_text(Query(sort=sort))[1]
 
 
 def _choice(by: str) -> html.Div:
@@ -95,14 +111,15 @@ def _columns(query: Query) -> list[dict[str, Any]]:
         column: dict[str, Any] = {"field": field, "headerName": label, "width": _WIDTHS[field], **_filter(field)}
         if field in order:
             column |= {"sortIndex": order[field][0], "sort": order[field][1]}
-        if field in ("dur_us", "start_us"):
+        if field in _TIMES:
             column |= {
+                "sortingOrder": ["desc", "asc", None],
                 "cellRenderer": "FusionText",
                 "cellRendererParams": {"from": f"{field}_text"},
                 "cellClass": "num",
             }
         elif field == "name":
-            column |= {"cellRenderer": "FusionLink", "cellRendererParams": {"href": "at"}}
+            column |= {"cellRenderer": "FusionLink", "cellRendererParams": {"href": "at", "from": "name_text"}}
         elif field == "rule":
             column |= {"cellRenderer": "FusionLink", "cellRendererParams": {"href": "finding"}}
         columns.append(column)
@@ -111,7 +128,9 @@ def _columns(query: Query) -> list[dict[str, Any]]:
 
 def _filter(field: str) -> dict[str, Any]:
     kind = "agNumberColumnFilter" if field in _NUMBERS else "agTextColumnFilter"
-    settings = {"maxNumConditions": 1, "debounceMs": 120, "buttons": []}
+    settings: dict[str, Any] = {"maxNumConditions": 1, "debounceMs": 120, "buttons": []}
+    if field in _TIMES:  # nobody knows one to the digit
+        settings["defaultOption"] = "greaterThanOrEqual"
     return {
         "filter": kind,
         "floatingFilter": True,
@@ -152,35 +171,52 @@ def _answer(run: str, query: Query, request: dict[str, Any]) -> dict[str, Any]:
 def _row(run: str, row: dict[str, Any]) -> dict[str, Any]:
     at = f"{links.run(run, 'timeline')}?kernel={row['kernel']}"
     finding = links.finding(run, row["fingerprint"]) if row["fingerprint"] else ""
-    times = {f"{column}_text": f"{row[column]:,.2f}" for column in ("dur_us", "start_us")}
-    return {**row, **times, "id": f"k{row['kernel']}", "at": at, "finding": finding}
+    texts = {f"{column}_text": f"{row[column]:,.2f}" for column in _TIMES} | {"name_text": clip(row["name"], _NAME)}
+    return {**row, **texts, "id": f"k{row['kernel']}", "at": at, "finding": finding}
 
 
 @callback(
     Output("kernels-says", "children"),
-    Output("kernels-csv", "children"),
     Output("kernels-groups", "children"),
     Output("kernels-groups", "hidden"),
     Output("kernels-one-by-one", "hidden"),
-    Output("kernels-shown", "data"),
     Input("kernels-query", "data"),
     Input("kernels-group", "value"),
+    State("kernels-group-order", "data"),
     State("kernels-run", "data"),
 )
-def _show(asked: dict[str, str] | None, by: str | None, run: str | None) -> tuple[Any, ...]:
+def _show(asked: dict[str, str] | None, by: str | None, order: str | None, run: str | None) -> tuple[Any, ...]:
     if not run:
         raise PreventUpdate
     asked, by = asked or {}, by if by in GROUPS else ""
-    shown = {**asked, "group": by}
     try:
         table, query = kernel_table(run), from_text(asked.get("filter", ""), asked.get("sort", ""))
         found = page(table, query, 0, 0)
-        groups = _groups(table, query, by) if by else None
+        groups = _groups(table, query, by, from_text("", order or "").sort) if by else None
     except AuditError as error:
-        return "", None, failed(str(error)), False, True, shown
+        return "", failed(str(error)), False, True
     except Exception:
-        return "", None, failed(unexpected("list of kernels")), False, True, shown
-    return _says(table, found.total, found.dur_us), _csv(run, asked), groups, not by, bool(by), shown
+        return "", failed(unexpected("list of kernels")), False, True
+    return _says(table, found.total, found.dur_us), groups, not by, bool(by)
+
+
+@callback(
+    Output("kernels-csv", "children"),
+    Output("kernels-shown", "data"),
+    Input("kernels-query", "data"),
+    Input("kernels-group", "value"),
+    Input("kernels-group-order", "data"),
+    State("kernels-run", "data"),
+)
+def _addresses(
+    asked: dict[str, str] | None, by: str | None, order: str | None, run: str | None
+) -> tuple[Any, dict[str, str]]:
+    """What is shown, as the CSV's address and the page's hold it. Apart, since it follows each click on a head."""
+    if not run:
+        raise PreventUpdate
+    grouped_by = {"group": by or "", "group_sort": order or ""} if by in GROUPS else {"group": "", "group_sort": ""}
+    shown = {**(asked or {}), **grouped_by}
+    return _csv(run, shown), shown
 
 
 def _says(table: KernelTable, total: int, dur_us: float) -> str:
@@ -188,20 +224,20 @@ def _says(table: KernelTable, total: int, dur_us: float) -> str:
     return f"{count(total)}{of} {'kernel' if len(table) == 1 else 'kernels'} · {duration(dur_us)}"
 
 
-def _csv(run: str, asked: dict[str, str]) -> Any:
-    given = {key: value for key, value in asked.items() if value}
+def _csv(run: str, shown: dict[str, str]) -> Any:
+    given = {key: value for key, value in shown.items() if value}
     address = f"{links.run(run, 'kernels.csv')}{'?' + urlencode(given) if given else ''}"
     return html.A("Download CSV", href=address, className="button", download="")
 
 
-def _groups(table: KernelTable, query: Query, by: str) -> Any:
-    found = grouped(table, query, by)
+def _groups(table: KernelTable, query: Query, by: str, order: tuple[tuple[str, bool], ...]) -> Any:
+    found = grouped(table, Query(query.filters), by)
     if not found:
         return empty("No kernel passes these filters.")
     rows = [_group(table.run, query, by, i, row) for i, row in enumerate(found[:_GROUP_ROWS])]
     left = len(found) - len(rows)
     note = f"{plural(len(found), 'group')}" + (f", the {count(_GROUP_ROWS)} of most time shown" if left else "")
-    return [html.P(f"{note}. The name of a group shows its kernels.", className="note"), _group_grid(rows, by)]
+    return [html.P(f"{note}. The name of a group shows its kernels.", className="note"), _group_grid(rows, by, order)]
 
 
 def _group(run: str, query: Query, by: str, index: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -214,22 +250,32 @@ def _group(run: str, query: Query, by: str, index: int, row: dict[str, Any]) -> 
     }  # fmt: skip
     return {
         **row, **{f"{key}_text": text for key, text in texts.items()}, "id": f"g{index}", "group": name or "(none)",
+        "group_text": clip(name, _GROUP_NAME) or "(none)",
         "href": links.kernels(run, filter=filters, sort=sort),
     }  # fmt: skip
 
 
-def _group_grid(rows: list[dict[str, Any]], by: str) -> Any:
+def _group_grid(rows: list[dict[str, Any]], by: str, order: tuple[tuple[str, bool], ...]) -> Any:
     heads = {"kernels": "kernels", "dur_us": "total time", "mean_us": "mean", "max_us": "longest",
              "share": "of the time", "in_findings": "in findings"}  # fmt: skip
-    columns = [grid.link("group", _LABELS[by], "href", minWidth=220, flex=1)]
+    columns = [grid.link("group", _LABELS[by], "href", "group_text", minWidth=440, flex=1)]
     columns += [grid.number(key, heads[key], f"{key}_text", width=118) for key in MEASURES]
-    columns[2]["sort"] = "desc"
+    places = {column: (i, "desc" if down else "asc") for i, (column, down) in enumerate(order)}
     for column in columns:
+        if column["field"] in places:
+            column["sortIndex"], column["sort"] = places[column["field"]]
         if column["field"] == "share":
             column |= {"cellRenderer": "FusionShare"}
     return grid.grid("kernels-group-grid", columns, rows, height="min(640px, 72vh)")
 
 
+clientside_callback(
+    ClientsideFunction("kernels", "order"),
+    Output("kernels-group-order", "data"),
+    Input("kernels-group-grid", "columnState"),
+    State("kernels-group-order", "data"),
+    prevent_initial_call=True,
+)
 clientside_callback(
     ClientsideFunction("kernels", "address"),
     Output("kernels-address", "title"),

@@ -29,14 +29,15 @@ from dashboard.figures import timeline as figure
 dash.register_page(__name__, path_template="/run/<run_id>/timeline", title="Timeline · Fusion Auditor", order=1)
 
 _LONGEST = 15
-_CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": True, "doubleClick": "autosize"}
+_CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": True, "doubleClick": False}
+"""Double clicks are those of ``timeline.js``: the first click of one draws anew, which plotly does not get over."""
 _EMPTY = {"layout": {"height": 240, "xaxis": {"visible": False}, "yaxis": {"visible": False}}}
 _BUTTONS = (
     ("timeline-in", "Zoom in"), ("timeline-out", "Zoom out"), ("timeline-earlier", "Earlier"),
     ("timeline-later", "Later"), ("timeline-whole", "Whole run"),
 )  # fmt: skip
 _HINT = (
-    "Drag over a span or turn the wheel to zoom, drag with Shift to move, double-click for the whole run; "
+    "Drag over a span or turn the wheel to zoom, drag with Shift to move, double-click anywhere for the whole run; "
     "click a kernel for what stands behind it."
 )
 

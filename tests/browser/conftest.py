@@ -24,6 +24,7 @@ from auditor.store import Store
 from dashboard import Context, create_app
 from dashboard.api.headers import content_security_policy
 from dashboard.context import installed
+from dashboard.jobs.model import Options
 
 expect.set_options(timeout=30_000)  # a machine of two cores, which compiles beside it
 CHROMIUM = "/usr/bin/chromium"
@@ -87,7 +88,7 @@ def _fill(site: Site) -> None:
             {},
         )
     ):  # fmt: skip
-        site.jobs.submit("audit", site.run)
+        site.jobs.submit("audit", site.run, Options(steps=number + 1))
         site.jobs.logs[f"job{number}"] = "the script runs again\n"
         site.jobs.move(f"job{number}", **change)
 

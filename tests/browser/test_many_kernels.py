@@ -77,6 +77,22 @@ def test_a_drag_over_a_span_zooms_to_it(seen: Seen, site: Site) -> None:
     assert seen.wrong == []
 
 
+@pytest.mark.parametrize("place", [".barlayer path", ".nsewdrag"])
+def test_a_double_click_shows_the_whole_run_wherever_it_is(seen: Seen, site: Site, place: str) -> None:
+    page = opened(seen, site, "timeline?t0=60&t1=200")
+    page.wait_for_function(LISTENING)
+    expect(page.locator("#timeline-says")).to_contain_text("60 µs to 200 µs")
+    still(page.locator("#timeline-graph .nsewdrag").first)
+    box = page.locator(f"#timeline-graph {place}").first.bounding_box()
+    assert box is not None
+
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+    expect(page.locator("#timeline-says")).to_contain_text("11 kernels on 1 stream")
+    page.wait_for_function("() => !/t0=/.test(window.location.search)")
+    assert seen.wrong == []
+
+
 def test_a_click_on_a_kernel_says_what_stands_behind_it(seen: Seen, site: Site) -> None:
     page = opened(seen, site, "timeline")
     panel = page.locator("#timeline-panel")
@@ -131,21 +147,19 @@ def test_kernels_sort_and_filter_on_the_server_and_the_address_follows(seen: See
     page.wait_for_function(
         "() => document.querySelectorAll('#kernels-grid .ag-center-cols-container .ag-row').length > 1"
     )
-    assert names(page)[:2] == ["aten.add_kernel", "aten.pow_kernel"]
+    assert names(page)[:2] == ["aten.add_kernel", "aten.mul_kernel"]  # the longest first
 
     head = page.locator("#kernels-grid .ag-header-cell[col-id=dur_us] .ag-header-cell-label")
     head.click()
     page.wait_for_function("() => /sort=dur_us/.test(window.location.search)")
-    head.click()
-    page.wait_for_function("() => /sort=-dur_us/.test(window.location.search)")
     page.wait_for_function(
-        "() => document.querySelector('#kernels-grid .ag-row[row-index=\"1\"] [col-id=name]').innerText.includes('mul')"
+        "() => document.querySelector('#kernels-grid .ag-row[row-index=\"1\"] [col-id=name]').innerText.includes('pow')"
     )
     page.get_by_role("textbox", name=re.compile("^kind", re.IGNORECASE)).fill("point")
 
     expect(says).to_have_text("9 of 11 kernels · 226 µs")
     page.wait_for_function("() => /filter=kind/.test(window.location.search)")
-    assert query(page) == {"sort": "-dur_us", "filter": "kind:contains:point"}
+    assert query(page) == {"sort": "dur_us", "filter": "kind:contains:point"}
     page.reload()
     expect(says).to_have_text("9 of 11 kernels · 226 µs")
     with page.expect_download() as started:
@@ -167,6 +181,36 @@ def test_kernels_group_and_a_group_shows_its_kernels(seen: Seen, site: Site) -> 
     row = page.locator("#kernels-grid .ag-center-cols-container .ag-row [col-id=name]")
     expect(row).to_have_text(["aten.matmul_kernel"])  # the grid asks for its rows after the count is said
     assert query(page) == {"filter": "kind:equals:gemm"}
+    assert seen.wrong == []
+
+
+def test_a_number_under_a_time_is_the_least(seen: Seen, site: Site) -> None:
+    page = opened(seen, site, "kernels")
+
+    page.get_by_role("spinbutton", name=re.compile("^time", re.IGNORECASE)).fill("27")
+
+    expect(page.locator("#kernels-says")).to_have_text("4 of 11 kernels · 114 µs")
+    assert query(page) == {"filter": "dur_us:greaterThanOrEqual:27"}
+    assert seen.wrong == []
+
+
+def test_the_order_of_groups_stays_in_the_address_and_in_the_csv(seen: Seen, site: Site, tmp_path: Path) -> None:
+    page = opened(seen, site, "kernels?group=kind")
+    rows = page.locator("#kernels-group-grid .ag-center-cols-container .ag-row")
+    expect(rows).to_have_count(3)
+    assert query(page) == {"group": "kind"}
+
+    page.locator("#kernels-group-grid .ag-header-cell[col-id=mean_us] .ag-header-cell-label").click()
+
+    page.wait_for_function("() => /group_sort=mean_us/.test(window.location.search)")
+    settled(page, page.url)
+    expect(page.locator(".ag-header-cell[col-id=mean_us]")).to_have_attribute("aria-sort", "ascending")
+    with page.expect_download() as started:
+        page.get_by_role("link", name="Download CSV").click()
+    started.value.save_as(tmp_path / "groups.csv")
+    lines = (tmp_path / "groups.csv").read_text().splitlines()
+    assert [line.split(",")[0].strip('"') for line in lines] == ["kind", "reduction", "pointwise", "gemm"]
+    assert started.value.suggested_filename == f"kernels-{site.run}-by-kind.csv"
     assert seen.wrong == []
 
 

@@ -8,7 +8,9 @@ import msgspec
 
 from auditor import AuditError
 from auditor.store import Store
+from dashboard.data.rules import all_rules
 from dashboard.jobs.model import ENDED, Job, Kind, Options, State
+from dashboard.jobs.refusing import doubled, equal, off_here
 
 
 @dataclass
@@ -21,18 +23,23 @@ class MemoryJobs:
     logs: dict[str, str] = field(default_factory=dict)
 
     def submit(self, kind: Kind, run: str, options: Options | None = None) -> Job:
-        why = self.why_not(kind, run)
+        options = options or Options()
+        why = self.why_not(kind, run, options)
         if why:
             raise AuditError(why)
-        return self._add(Job(id=f"job{len(self.jobs)}", kind=kind, run=run, options=options or Options()))
+        if same := equal(self.jobs.values(), kind, run, options):
+            raise AuditError(doubled(same))
+        return self._add(Job(id=f"job{len(self.jobs)}", kind=kind, run=run, options=options))
 
-    def why_not(self, kind: Kind, run: str) -> str:
+    def why_not(self, kind: Kind, run: str, options: Options | None = None) -> str:
         if kind == "import":
             return ""
         if self.refuse:
             return self.refuse
         loaded = self.store.load(run).document.run
-        return "" if loaded.source == "profile" else f"Run {run} is a trace: there is no script to run again."
+        if loaded.source != "profile":
+            return f"Run {run} is a trace: there is no script to run again."
+        return off_here(self.store, kind, options or Options(), all_rules)
 
     def get(self, job: str) -> Job:
         if job not in self.jobs:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 from starlette.testclient import TestClient
-from stored_runs import document, save, tables
+from stored_runs import document, save, save_script, tables
 
 from auditor.fix_document import FixDocument
 from auditor.store import Store
@@ -104,6 +105,24 @@ class TestKernels:
         found = anyone.get("/api/v1/compare", params={"a": first, "b": second}).json()
         assert (found["before"]["id"], found["after"]["id"]) == (first, second)
         assert [finding["change"] for finding in found["findings"]] == ["same"]
+
+
+class TestJobs:
+    def test_what_would_be_for_nothing_is_refused_with_its_reason(
+        self, store: Store, api: TestClient, folder: Path
+    ) -> None:
+        run = save_script(store, folder, "print()")
+        asked = {"kind": "fix", "run": run, "options": {"select": ["FUS501"]}}
+        first = api.post("/api/v1/jobs", json=asked)
+        assert first.status_code == 201
+        again = api.post("/api/v1/jobs", json=asked)
+        assert again.status_code == 409
+        assert again.json()["error"].startswith(f"job {first.json()['id']} does the same and is queued")
+
+        api.put("/api/v1/rules/FUS501", json={"enabled": False})
+        off = api.post("/api/v1/jobs", json={**asked, "options": {"select": ["FUS501"], "limit": 1}})
+        assert off.status_code == 409
+        assert off.json()["error"].startswith("FUS501 is switched off here")
 
 
 class TestRules:

@@ -108,6 +108,20 @@ def test_the_time_in_view_by_kind() -> None:
     assert view.kind_us.sum() == pytest.approx(12.0)
 
 
+def test_a_kind_that_takes_no_time_in_view_is_not_told() -> None:
+    # GIVEN one that reaches into the view by less than is told, as rounding of long sums does, and one of no time
+    known = table(
+        [
+            {"start": 900, "dur": 50.002, "kind": "transfer"}, {"start": 1000, "dur": 10, "kind": "gemm"},
+            {"start": 1002, "dur": 0, "kind": "copy"},
+        ]
+    )  # fmt: skip
+
+    view = Timeline(known).view(950.0, 1010.0)
+
+    assert [kind for kind, us in zip(KINDS, view.kind_us, strict=True) if us > 0] == ["gemm"]
+
+
 @pytest.mark.parametrize(
     ("asked", "shown"),
     [

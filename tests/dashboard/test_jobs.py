@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ from auditor.store.uploads import Upload
 from dashboard.jobs import processes, running
 from dashboard.jobs.commands import Work, environment, work_of
 from dashboard.jobs.device_lock import device_lock
-from dashboard.jobs.model import ENDED, Job, Options
+from dashboard.jobs.model import ENDED, Job, Options, is_bad_file
 from dashboard.jobs.output import LOG_BYTES, Output, read_log
 from dashboard.jobs.place import Place
 from dashboard.jobs.processes import MARK, Process, end, held_bytes, is_alive, marked, name_of, process
@@ -93,8 +94,12 @@ class TestWork:
         with working(at(store)):
             job = ended(jobs, jobs.submit("import", upload))
             assert job.state == "failed"
-            assert "traceEvents" in job.reason
+            assert job.reason.startswith("step.json: not a trace of a known form")  # not the path that it has here
             assert "\n" not in job.reason
+            assert is_bad_file(job)
+            assert "uploads/" not in jobs.log(job.id)[0]
+            assert "step.json: not a trace" in jobs.log(job.id)[0]
+            assert [found.files for found in jobs.list()] == [("step.json",)]
             Place.beside(store.location).upload(upload, "json").write_bytes(trace())
             again = ended(jobs, jobs.retry(job.id))
         assert (again.state, again.retry_of, again.options) == ("done", job.id, job.options)
@@ -375,6 +380,53 @@ class TestSubmitting:
             jobs.submit("fix", imported)
         (folder / "script.py").unlink()
         assert "script.py is not there any more" in jobs.why_not("fix", mine)
+
+    @pytest.mark.parametrize("select", [["FUS501"], ["fus501"], ["unfused-sibling-gemms"], ["FUS5"]])
+    def test_a_rule_that_is_switched_off_here_is_not_applied(
+        self, select: list[str], store: Store, jobs: StoredJobs, folder: Path
+    ) -> None:
+        run, options = save_script(store, folder, "print()"), Options(select=select)
+        assert jobs.why_not("fix", run, options) == ""
+        store.rule_settings.put(RuleSetting("FUS501", enabled=False))
+        assert jobs.why_not("fix", run, options).startswith("FUS501 is switched off here")
+        with pytest.raises(AuditError, match="FUS501 is switched off here"):
+            jobs.submit("fix", run, options)
+        for others in (Options(), Options(select=["FUS202"]), Options(select=["FUS501", "FUS202"])):
+            assert jobs.why_not("fix", run, others) == ""
+        assert jobs.why_not("audit", run, options) == ""
+
+    def test_an_equal_job_is_refused_while_the_first_waits(self, store: Store, jobs: StoredJobs, folder: Path) -> None:
+        # GIVEN a job that waits
+        run = save_script(store, folder, "print()")
+        first = jobs.submit("fix", run, Options(select=["FUS202"]))
+
+        # WHEN the same is asked for again, by whatever name of the run
+        for ref in (run, "latest"):
+            with pytest.raises(AuditError, match=f"job {first.id} does the same and is queued"):
+                jobs.submit("fix", ref, Options(select=["FUS202"]))
+
+        # THEN only what is the very same is refused, and only until it ends
+        jobs.submit("fix", run, Options(select=["FUS501"]))
+        jobs.submit("audit", run)
+        jobs.cancel(first.id)
+        again = jobs.retry(first.id)
+        with pytest.raises(AuditError, match=f"job {again.id} does the same"):
+            jobs.retry(first.id)
+
+    def test_of_equal_jobs_that_are_asked_for_at_once_one_is_queued(
+        self, store: Store, jobs: StoredJobs, folder: Path
+    ) -> None:
+        run = save_script(store, folder, "print()")
+
+        def submit(_: int) -> bool:
+            try:
+                return bool(jobs.submit("audit", run))
+            except AuditError:
+                return False
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(submit, range(8))) == 1
+        assert len(store.jobs.find(run=run)) == 1
 
     def test_a_run_of_another_script_than_was_registered_is_not_run_again(
         self, store: Store, jobs: StoredJobs, folder: Path

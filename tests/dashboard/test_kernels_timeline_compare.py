@@ -174,7 +174,53 @@ def test_the_grid_gets_the_page_that_it_asks_for(store: Store) -> None:
         ("k10", "aten.add_kernel", "30.00"), ("k9", "aten.mul_kernel", "29.00"),
     ]  # fmt: skip
     assert answer["rowData"][0]["at"] == f"/run/{run}/timeline?kernel=10"
-    assert query == {"filter": "kind:equals:pointwise", "sort": "-dur_us"}
+    assert query == {"filter": "kind:equals:pointwise", "sort": ""}  # the longest first goes without saying
+
+
+@pytest.mark.usefixtures("app")
+def test_without_an_order_the_longest_come_first_and_every_other_one_is_kept(store: Store) -> None:
+    run = save(store)
+
+    def first(**request: Any) -> tuple[int, str]:
+        answer, query, _ = rows(run, **request)
+        return answer["rowData"][0]["kernel"], query["sort"]
+
+    assert first() == (10, "")
+    assert first(sortModel=[{"colId": "dur_us", "sort": "asc"}]) == (0, "dur_us")
+    assert first(sortModel=[{"colId": "start_us", "sort": "asc"}]) == (0, "start_us")
+    shown = by_id(page("kernels").layout("latest"), "kernels-grid")
+    assert [(c["field"], c["sort"]) for c in shown.columnDefs if "sort" in c] == [("dur_us", "desc")]
+    other = by_id(page("kernels").layout("latest", sort="start_us"), "kernels-grid")
+    assert [(c["field"], c["sort"]) for c in other.columnDefs if "sort" in c] == [("start_us", "asc")]
+
+
+@pytest.mark.usefixtures("app")
+def test_a_number_is_the_least_time_but_a_stream_is_that_very_one(store: Store) -> None:
+    save(store)
+
+    columns = by_id(page("kernels").layout("latest"), "kernels-grid").columnDefs
+
+    least = {c["field"] for c in columns if c["filterParams"].get("defaultOption") == "greaterThanOrEqual"}
+    assert least == {"dur_us", "start_us"}
+
+
+@pytest.mark.usefixtures("app")
+def test_long_names_lose_their_middle_and_not_their_end(store: Store) -> None:
+    made = graph(NORMS)
+    names = [f"void at::native::vectorized_elementwise_kernel<4, at::native::{each}>" for each in ("Add", "Mul")]
+    for op, name in zip(made.ops, names, strict=False):
+        op.kernels = (Kernel(name, 0.0, 500.0),)
+    run = store.save(audited(made), to_tables(made))
+
+    answer, _, _ = rows(run)
+    _, groups, _, _ = page("kernels")._show({}, "name", "", run)
+
+    found = {row["name"]: row["name_text"] for row in answer["rowData"]}
+    grouped_by = {row["group"]: row["group_text"] for row in by_id(groups, "kernels-group-grid").rowData}
+    for shown in (found, grouped_by):
+        assert len({shown[name] for name in names}) == 2
+        assert all(shown[name].startswith("void at::") and "…" in shown[name] for name in names)
+        assert all(shown[name].endswith(name[-8:]) for name in names)
 
 
 @pytest.mark.usefixtures("app")
@@ -205,29 +251,47 @@ def test_a_browser_can_not_ask_for_all_rows_at_once(store: Store, monkeypatch: p
 def test_groups_show_their_kernels(store: Store) -> None:
     run = save(store)
 
-    says, csv_link, groups, hide_groups, hide_rows, shown = page("kernels")._show(
-        {"filter": "dur_us:greaterThan:20", "sort": "-dur_us"}, "kind", run
-    )
+    asked = {"filter": "dur_us:greaterThan:20", "sort": "start_us"}
+    says, groups, hide_groups, hide_rows = page("kernels")._show(asked, "kind", "", run)
+    csv_link, shown = page("kernels")._addresses(asked, "kind", "-kernels", run)
 
     assert says == "10 of 11 kernels · 255 µs"
     assert (hide_groups, hide_rows) == (False, True)
-    assert shown == {"filter": "dur_us:greaterThan:20", "sort": "-dur_us", "group": "kind"}
+    assert shown == {**asked, "group": "kind", "group_sort": "-kernels"}
     grid = by_id(groups, "kernels-group-grid")
     first = grid.rowData[0]
     assert (first["group"], first["kernels_text"], first["dur_us_text"]) == ("pointwise", "8", "206 µs")
     assert (
-        first["href"] == f"/run/{run}/kernels?filter=dur_us%3AgreaterThan%3A20%3Bkind%3Aequals%3Apointwise&sort=-dur_us"
+        first["href"]
+        == f"/run/{run}/kernels?filter=dur_us%3AgreaterThan%3A20%3Bkind%3Aequals%3Apointwise&sort=start_us"
     )
-    assert links(csv_link) == {"Download CSV": f"/run/{run}/kernels.csv?filter=dur_us%3AgreaterThan%3A20&sort=-dur_us"}
+    assert [(c["field"], c["sort"]) for c in grid.columnDefs if "sort" in c] == [("dur_us", "desc")]
+    assert links(csv_link) == {
+        "Download CSV": f"/run/{run}/kernels.csv?filter=dur_us%3AgreaterThan%3A20&sort=start_us&group=kind"
+        "&group_sort=-kernels"
+    }
+
+
+@pytest.mark.usefixtures("app")
+def test_groups_begin_in_the_order_of_the_address(store: Store) -> None:
+    run = save(store)
+
+    order = by_id(page("kernels").layout("latest", group="kind", group_sort="kernels"), "kernels-group-order").data
+    _, groups, _, _ = page("kernels")._show({}, "kind", order, run)
+
+    columns = by_id(groups, "kernels-group-grid").columnDefs
+    assert [(c["field"], c["sort"]) for c in columns if "sort" in c] == [("kernels", "asc")]
 
 
 @pytest.mark.usefixtures("app")
 def test_without_a_group_the_kernels_themselves_are_shown(store: Store) -> None:
     run = save(store)
 
-    says, _, groups, hide_groups, hide_rows, shown = page("kernels")._show({"filter": "", "sort": ""}, "serial", run)
+    says, groups, hide_groups, hide_rows = page("kernels")._show({"filter": "", "sort": ""}, "serial", "", run)
+    _, shown = page("kernels")._addresses({"filter": "", "sort": ""}, "serial", "-kernels", run)
 
-    assert (says, groups, hide_groups, hide_rows, shown["group"]) == ("11 kernels · 275 µs", None, True, False, "")
+    assert (says, groups, hide_groups, hide_rows) == ("11 kernels · 275 µs", None, True, False)
+    assert set(shown.values()) == {""}
 
 
 @pytest.mark.usefixtures("app")
@@ -258,9 +322,34 @@ def test_the_csv_holds_what_the_list_shows(store: Store, client: FlaskClient) ->
     assert len(found) == 9
 
 
+def test_the_csv_of_groups_holds_a_row_for_each_of_them(store: Store, client: FlaskClient) -> None:
+    run = save(store)
+
+    got = client.get(f"/run/{run}/kernels.csv?filter=dur_us%3AgreaterThan%3A20&group=kind&group_sort=kernels&sort=name")
+
+    assert got.headers["Content-Disposition"] == f'attachment; filename="kernels-{run}-by-kind.csv"'
+    found = list(csv.DictReader(io.StringIO(got.text)))
+    assert list(found[0]) == ["kind", "kernels", "dur_us", "mean_us", "max_us", "share", "in_findings"]
+    assert [(row["kind"], row["kernels"]) for row in found] == [("gemm", "1"), ("reduction", "1"), ("pointwise", "8")]
+    nothing = client.get(f"/run/{run}/kernels.csv?filter=kind%3Aequals%3Anone&group=kind")
+    assert nothing.text.count("\n") == 1
+
+
+def test_the_csv_begins_with_the_longest_where_no_order_is_asked_for(store: Store, client: FlaskClient) -> None:
+    run = save(store)
+
+    found = list(csv.DictReader(io.StringIO(client.get(f"/run/{run}/kernels.csv").text)))
+
+    assert [row["kernel"] for row in found][:2] == ["10", "9"]
+
+
 @pytest.mark.parametrize(
-    ("path", "status"), [("/run/zzz/kernels.csv", 404), ("/run/latest/kernels.csv?sort=serial", 400)]
-)
+    ("path", "status"),
+    [
+        ("/run/zzz/kernels.csv", 404), ("/run/latest/kernels.csv?sort=serial", 400),
+        ("/run/latest/kernels.csv?group=serial", 400),
+    ],
+)  # fmt: skip
 def test_a_csv_that_is_not_there_is_plain_text(store: Store, client: FlaskClient, path: str, status: int) -> None:
     save(store)
 

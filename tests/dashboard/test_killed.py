@@ -95,7 +95,7 @@ def test_server_and_worker_in_the_middle_of_a_job(place: str, folder: Path) -> N
     with Store.open(place) as store:
         run = save_script(store, folder, FOREVER)
         served = start(place)
-        job, waiting = (served.client.submit("audit", run)["id"] for _ in range(2))
+        job, waiting = (served.client.submit("audit", run, steps=steps)["id"] for steps in (5, 6))
         found = pids(folder)
         session = until(lambda: store.jobs.get(job).session, "the worker has said what runs")
         worker = int(store.jobs.get(job).worker.split(":")[1])

@@ -12,7 +12,8 @@ from shown import by_id, links, page, text
 
 from auditor.fix_document import NOT_SELECTED
 from auditor.store import Store
-from dashboard.components.applying import _submit
+from auditor.store.rule_settings import RuleSetting
+from dashboard.components.applying import _follow, _submit
 from dashboard.context import Context, install
 from dashboard.jobs.model import Options
 
@@ -94,6 +95,46 @@ def test_applying_queues_a_job_for_this_rule_and_nothing_else(store: Store, memo
     assert [(j.kind, j.run, j.options) for j in memory_jobs.list()] == [("fix", run, Options(select=["FUS202"]))]
     assert "queued" in text(panel)
     assert "queued" in text(page("finding").layout(run_id=run, fingerprint=which["fingerprint"]))
+
+
+def test_a_rule_that_is_switched_off_can_not_be_applied(store: Store, memory_jobs: MemoryJobs) -> None:
+    run = save(store)
+    which = {"run": run, "fingerprint": finding_of(store, run)}
+    store.rule_settings.put(RuleSetting("FUS202", enabled=False))
+
+    shown = page("finding").layout(run_id=run, fingerprint=which["fingerprint"])
+
+    assert by_id(shown, "finding-apply").disabled
+    assert text(by_id(shown, "finding-why")).startswith("FUS202 is switched off here")
+    _, problem = _submit(1, which)
+    assert "FUS202 is switched off here" in text(problem)
+    assert memory_jobs.list() == []
+
+
+@pytest.mark.parametrize("select", [["FUS202"], []])
+def test_a_job_at_work_holds_the_button_until_it_ends(store: Store, memory_jobs: MemoryJobs, select: list[str]) -> None:
+    # GIVEN a job for this rule that runs, and a newer one of it that was cancelled
+    run = save(store)
+    which = {"run": run, "fingerprint": finding_of(store, run)}
+    job = memory_jobs.submit("fix", run, Options(select=select))
+    memory_jobs.move(job.id, state="running", progress="patching")
+    newer = memory_jobs.submit("fix", run, Options(select=["FUS202"], limit=1))
+    memory_jobs.move(newer.id, state="cancelled", reason="cancelled by the user")
+
+    # WHEN the page is shown, and when the button is clicked in a window that was open before
+    shown = page("finding").layout(run_id=run, fingerprint=which["fingerprint"])
+    panel, problem = _submit(1, which)
+
+    # THEN the running one is shown, and nothing is queued
+    assert by_id(shown, "finding-apply").disabled
+    assert f"Job {job.id} applies it already: it is running" in text(by_id(shown, "finding-why"))
+    assert "patching" in text(by_id(shown, "finding-job"))
+    assert "patching" in text(panel)
+    assert problem is None
+    assert len(memory_jobs.list()) == 2
+    assert _follow(["running"], which)[0]
+    memory_jobs.move(job.id, state="failed", reason="the worker was killed")
+    assert not _follow(["failed"], which)[0]
 
 
 def test_applying_without_a_login_does_nothing(store: Store, browsing: Context, memory_jobs: MemoryJobs) -> None:

@@ -89,6 +89,38 @@ def test_a_long_log_is_read_to_its_end(store: Store, memory_jobs: MemoryJobs, mo
     assert (shown, polls) == ("x" * 25, 4)
 
 
+NAME = "<b>step</b>\u202e.json"
+
+
+def imported(memory_jobs: MemoryJobs, **changes: Any) -> str:
+    job = memory_jobs.submit("import", "1m8uuuuuuuuu")
+    return memory_jobs.move(job.id, files=(NAME,), **changes).id
+
+
+def test_an_import_is_shown_by_the_name_of_its_file_beside_its_id(memory_jobs: MemoryJobs) -> None:
+    job = imported(memory_jobs)
+
+    for shown in (page("jobs").layout(), page("job").layout(job_id=job)):
+        assert "<b>step</b>\\u202e.json   1m8uuuuuuuuu" in text(shown)
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ({"state": "failed", "reason": f"{NAME}: the file is empty; record the trace again."}, False),
+        ({"state": "failed", "reason": "the worker was killed; retry the job"}, True),
+        ({"state": "cancelled", "reason": "cancelled by the user"}, True),
+    ],
+)
+def test_a_file_that_can_not_be_read_is_not_tried_again(
+    memory_jobs: MemoryJobs, change: dict[str, Any], again: bool
+) -> None:
+    shown = page("job").layout(job_id=imported(memory_jobs, **change))
+
+    buttons = {text(part): not part.hidden for part in parts(shown) if type(part).__name__ == "Button"}
+    assert buttons["Try again"] is again
+
+
 def test_a_failed_job_can_be_tried_again(store: Store, memory_jobs: MemoryJobs) -> None:
     job = memory_jobs.submit("fix", save(store))
     memory_jobs.move(job.id, state="failed", reason="the worker was killed")
