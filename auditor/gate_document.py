@@ -46,7 +46,7 @@ class Head(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Figures(msgspec.Struct, kw_only=True, frozen=True):
-    """What a run adds up to, a step. None: not known of this run. ``device_us`` and below are measured."""
+    """What a run adds up to, a step. None: not known of this run. The last two are measured, and never quite equal."""
 
     unfused_kernels: float = 0
     avoidable_kernels: float = 0
@@ -57,7 +57,7 @@ class Figures(msgspec.Struct, kw_only=True, frozen=True):
     step_us: float | None = None
 
 
-class Found(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Found(msgspec.Struct, kw_only=True, frozen=True):
     """The findings of one fingerprint, taken together. Counts, bytes and times a step."""
 
     fingerprint: str
@@ -75,7 +75,7 @@ class Found(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     device_us: float = 0.0
     likely_us: float = 0.0
     step_us: float = 0.0
-    """Device time, and of it what fusing would likely save; wall time of the step that this is worth."""
+    """Device time, and of it what fusing would likely save; wall time of the step that this is worth. 0 in files."""
 
 
 class Snapshot(msgspec.Struct, kw_only=True, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -24,6 +25,7 @@ from auditor.store.failures import Missing
 
 _MOST_BYTES = 64_000_000
 _TIMEOUT_S = 60.0
+_TIMES = ("device_us", "likely_us", "step_us")
 _RUN = re.compile(r"(?P<base>.*?)/(?:api/v1/runs|run)/(?P<ref>[^/]+)(?:/[^/]+)?/?")
 """The path of a run's page, or of the run in the API, of a service."""
 
@@ -44,20 +46,15 @@ def written(snapshot: Snapshot, root: Path) -> str:
     from ``root`` on.
     """
     figures = snapshot.figures
-    kept = msgspec.structs.replace(
-        snapshot,
-        figures=msgspec.structs.replace(
-            figures, memory_bound_share=_rounded(figures.memory_bound_share), step_us=_rounded(figures.step_us)
-        ),
-        findings=[
-            msgspec.structs.replace(
-                found, source=relative(found.source, root), device_us=0.0, likely_us=0.0, step_us=0.0
-            )
-            for found in snapshot.findings
-        ],
+    rounded = msgspec.structs.replace(
+        figures, memory_bound_share=_rounded(figures.memory_bound_share), step_us=_rounded(figures.step_us)
     )
-    raw = msgspec.json.encode(finite(kept), order="deterministic")
-    return msgspec.json.format(raw, indent=1).decode() + "\n"
+    data = msgspec.to_builtins(finite(msgspec.structs.replace(snapshot, figures=rounded)))
+    for found, kept in zip(snapshot.findings, data["findings"], strict=True):
+        kept["source"] = msgspec.to_builtins(relative(found.source, root))
+        for key in _TIMES:
+            del kept[key]
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 def _rounded(value: float | None) -> float | None:

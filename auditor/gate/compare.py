@@ -16,7 +16,7 @@ def compare(before: Snapshot, after: Snapshot) -> Comparison:
         after=after.run,
         measures=measured(before.figures, after.figures),
         findings=compare_findings(before.findings, after.findings),
-        remarks=_remarks(before.run, after.run),
+        remarks=remarks_on(before.run, after.run),
     )
 
 
@@ -49,13 +49,17 @@ def change_of(was: Found, now: Found) -> Change:
     return "more" if after > before else "fewer"
 
 
-def _remarks(before: Head, after: Head) -> list[str]:
+def remarks_on(before: Head, after: Head) -> list[str]:
+    """What makes two runs hard to compare, a sentence each."""
     remarks = []
     if before.id and before.id == after.id:
         remarks.append("Both are the same run.")
     names = [safe(head.device or head.kind) for head in (before, after)]
     if names[0] != names[1]:
         remarks.append(f"The devices differ: {names[0]} before, {names[1]} after: counts compare, times do not.")
+    if before.name != after.name:
+        words = [safe(head.name) or "none" for head in (before, after)]
+        remarks.append(f"The names differ: {words[0]} before, {words[1]} after.")
     if (before.select, before.ignore) != (after.select, after.ignore):
         remarks.append("The two runs were audited with different rules chosen.")
     if before.edges != after.edges:

@@ -84,7 +84,7 @@ def set_at(check: Check) -> str:
 def particulars(gate: GateDocument, check: Check) -> list[Fact]:
     """Everything about a broken limit: what got worse and where, what it costs, since when, what to do."""
     lines = [fact for culprit in check.culprits for fact in _worse(gate, culprit)]
-    if gate.comparison is not None and check.before is not None:
+    if gate.comparison is not None:
         lines.append(Fact("baseline", against(gate), literal=True))
     lines.append(Fact("limit", f"{safe(check.id)}, {set_at(check)}", literal=True))
     if gate.next:

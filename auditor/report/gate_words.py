@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from auditor.gate_document import Place, Unit
+from auditor.report.facts import short_path
 from auditor.report.format import count, duration, percent, safe, size
 
 
@@ -38,8 +39,8 @@ def signed(before: float, after: float, unit: Unit) -> str:
 
 
 def line_of(place: Place | None) -> str:
-    """``model.py:11 in forward``; empty where it isn't known."""
+    """``model.py:11 in forward``, from the package's root where it is installed; empty where it isn't known."""
     if place is None:
         return ""
-    where = f"{safe(place.file)}:{place.line}"
+    where = f"{short_path(place.file)}:{place.line}"
     return f"{where} in {safe(place.function)}" if place.function else where
