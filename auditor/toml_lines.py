@@ -12,6 +12,7 @@ _KEY = r"""(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)"""
 _DOTTED = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
 _HEADER = re.compile(rf"^\s*(\[\[?)\s*({_DOTTED})\s*\]", re.MULTILINE)
 _SETTING = re.compile(rf"^\s*({_DOTTED})\s*=", re.MULTILINE)
+_TEXTS = re.compile(r"""\"[^"\n]*\"|'[^'\n]*'|\#[^\n]*""")
 _INLINE = re.compile(rf"[{{,]\s*({_KEY})\s*=")
 
 
@@ -50,7 +51,10 @@ class TomlLines:
         return path
 
     def _settings(self, table: tuple[Step, ...], start: int, end: int) -> None:
-        found = list(_SETTING.finditer(self._text, start, end))
+        found: list[re.Match[str]] = []
+        for match in _SETTING.finditer(self._text, start, end):
+            if not found or not _is_open(self._text[found[-1].end() : match.start()]):
+                found.append(match)
         bounds = [*(match.start() for match in found[1:]), end]
         for match, stop in zip(found, bounds, strict=False):  # without a setting the one bound is of none
             path = (*table, *_keys(match[1]))
@@ -69,6 +73,12 @@ class TomlLines:
     def _put(self, path: tuple[Step, ...], offset: int) -> None:
         for length in range(1, len(path) + 1):
             self._lines.setdefault(path[:length], self._text.count("\n", 0, offset) + 1)
+
+
+def _is_open(value: str) -> bool:
+    """Whether a list or table that begins in ``value`` does not end there, so that what follows is part of it."""
+    bare = _TEXTS.sub("", value)
+    return sum(map(bare.count, "[{")) > sum(map(bare.count, "]}"))
 
 
 def _keys(dotted: str) -> list[str]:

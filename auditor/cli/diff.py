@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 
 from auditor.cli import options
 from auditor.cli.output import check_output, colored, columns, remark, write_file
@@ -27,14 +28,15 @@ class DiffCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output)
 
-        from auditor.gate.baseline import baseline_of
+        from auditor.gate.baseline import baseline_of, is_stored
         from auditor.gate.compare import compare
         from auditor.report import render_diff
         from auditor.store import Store
 
         token = os.environ.get(VARIABLE, "")
-        with Store.open(args.db, create=False) as store:
-            before, after = (baseline_of(ref, store, token).snapshot for ref in (args.before, args.after))
+        refs = (args.before, args.after)
+        with Store.open(args.db, create=False) if any(map(is_stored, refs)) else nullcontext() as store:
+            before, after = (baseline_of(ref, store, token).snapshot for ref in refs)
         found = compare(before, after)
         if args.output is None:
             sys.stdout.write(render_diff(found, args.format, color=colored(sys.stdout), width=columns()))

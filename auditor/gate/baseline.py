@@ -23,6 +23,7 @@ from auditor.report.json import finite
 from auditor.store import Store
 from auditor.store.failures import Missing
 
+_WEB = ("http://", "https://")
 _MOST_BYTES = 64_000_000
 _TIMEOUT_S = 60.0
 _TIMES = ("device_us", "likely_us", "step_us")
@@ -62,6 +63,12 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.2g}")
 
 
+def is_stored(ref: str) -> bool:
+    """Whether ``ref`` has to be a run of a store: no address, no file that is there or that is called like one."""
+    path = Path(ref)
+    return not ref.startswith(_WEB) and not path.is_file() and path.suffix != ".json"
+
+
 def baseline_of(ref: str, store: Store | None, token: str = "") -> Baseline:
     """The baseline that ``ref`` names: an address, a file, or a run of ``store`` (id, name, start of an id).
 
@@ -73,16 +80,15 @@ def baseline_of(ref: str, store: Store | None, token: str = "") -> Baseline:
     Raises:
         AuditError: it is not there, or is no baseline.
     """
-    if ref.startswith(("http://", "https://")):
+    if ref.startswith(_WEB):
         return _fetched(ref, token)
+    if store is not None and is_stored(ref):
+        return stored_baseline(ref, store)
     path = Path(ref)
     if path.is_file():
         return replace(_decoded(_read(path), f"baseline {safe(ref)}"), file=ref)
-    if store is None or path.suffix == ".json":
-        raise AuditError(
-            f"no file {safe(ref)}; write a baseline with: fusion-audit baseline RUN -o {safe(path.name or 'FILE')}"
-        )
-    return stored_baseline(ref, store)
+    name = safe(path.name or "FILE")
+    raise AuditError(f"no file {safe(ref)}; write a baseline with: fusion-audit baseline RUN -o {name}")
 
 
 def stored_baseline(ref: str, store: Store) -> Baseline:

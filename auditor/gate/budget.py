@@ -215,7 +215,7 @@ class _Reader:
             raise self._mistake(path, f"{name} runs as ops of PyTorch's own; require a rule, or a kernel by its name")
 
     def _place(self, path: tuple[Step, ...]) -> tuple[str, int]:
-        return str(self._written.path), self._written.line(path) or 0
+        return str(self._written.path.absolute()), self._written.line(path) or 0
 
     def _mistake(self, path: tuple[Step, ...], reason: str) -> AuditError:
         return AuditError(f"{self._written.at(*path)}: {self._written.name([_id(path)])}: {reason}")

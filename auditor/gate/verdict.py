@@ -58,7 +58,7 @@ def judge(
         baseline=baseline.label if baseline else "",
         comparison=comparison,
         checks=checks,
-        remarks=[*(comparison.remarks if comparison else []), *_remarks(now.run, demands, rules)],
+        remarks=[*(comparison.remarks if comparison else []), *_remarks(document, now.run, demands, rules)],
         next=_next(now.run, baseline, store, passed=passed, checks=checks),
         rules=_texts(checks, comparison, rules),
         trend=_trend(store, now.run),
@@ -89,8 +89,12 @@ def _required(demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[R
     return [check_live(demand, launches, run.document, now, rules) for demand in demands.required]
 
 
-def _remarks(run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:
+def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:
     remarks = []
+    if document.run.exit_code:
+        remarks.append(
+            f"The script of this run ended with code {document.run.exit_code}: it may have been recorded in part."
+        )
     if run.kind == "cpu":
         remarks.append(
             "The run is of a CPU: kernels are its dispatched ops, which tell of the program's fusions; "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from auditor.gate_document import Check, GateDocument
 from auditor.report import gate_facts as facts
+from auditor.report.format import safe
 from auditor.report.gate_plain import message
 
 _LEVELS = {"failed": "error", "warned": "warning"}
@@ -40,4 +41,4 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _data(safe(text)).replace(":", "%3A").replace(",", "%2C")

@@ -15,6 +15,8 @@ from auditor.report.markdown import code, fold, tabular, value
 
 _ROWS = 40
 """Findings that are listed: a comment on GitHub holds 65,536 characters."""
+_SENTENCE = 600
+"""Characters of a sentence that names things of the run."""
 _BARS = "▁▂▃▄▅▆▇█"
 _SIGNS = {"failed": "❌", "warned": "⚠️", "passed": "✅", "skipped": "➖"}
 
@@ -25,13 +27,17 @@ def render(gate: GateDocument) -> str:
     blocks = [
         f"### Fusion gate of {code(facts.title(gate.run))}",
         f"{_SIGNS['passed' if gate.passed else 'failed']} **{facts.outcome(gate)}**",
-        "\n".join(f"- **{fact.label}** {value(fact)}" for fact in facts.headline(gate) if fact.label != "verdict"),
+        "\n".join(
+            f"- **{fact.label}** {value(fact, longest=_SENTENCE)}"
+            for fact in facts.headline(gate)
+            if fact.label != "verdict"
+        ),
         *(_problem(gate, check) for check in facts.problems(gate)),
         _changes(gate.comparison, "Findings that changed") if gate.comparison else "",
         fold("Figures of a step", _measures(gate.comparison)) if gate.comparison else "",
         _trend(gate.trend),
         fold(plural(len(quiet), "more limit"), "\n".join(map(_kept, quiet))) if quiet else "",
-        "\n".join(f"> {code(remark)}" for remark in gate.remarks),
+        "\n".join(f"> {code(remark, longest=_SENTENCE)}" for remark in gate.remarks),
         "\n".join(["What next:", "", *(f"    {step}" for step in gate.next)]) if gate.next else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -45,19 +51,19 @@ def render_diff(found: Comparison) -> str:
                   for label, head in (("before", found.before), ("after", found.after))),
         _measures(found),
         _changes(found, "Findings"),
-        "\n".join(f"> {code(remark)}" for remark in found.remarks),
+        "\n".join(f"> {code(remark, longest=_SENTENCE)}" for remark in found.remarks),
     ]  # fmt: skip
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def _problem(gate: GateDocument, check: Check) -> str:
-    lines = [f"{_SIGNS[check.status]} {code(check.title)}: {code(check.message)}", ""]
-    lines += [f"- **{fact.label}** {value(fact)}" for fact in facts.particulars(gate, check)]
+    lines = [f"{_SIGNS[check.status]} {code(check.title)}: {code(check.message, longest=_SENTENCE)}", ""]
+    lines += [f"- **{fact.label}** {value(fact, longest=_SENTENCE)}" for fact in facts.particulars(gate, check)]
     return "\n".join(lines)
 
 
 def _kept(check: Check) -> str:
-    return f"- {_SIGNS[check.status]} {code(check.title)}: {code(check.message)}"
+    return f"- {_SIGNS[check.status]} {code(check.title)}: {code(check.message, longest=_SENTENCE)}"
 
 
 def _measures(found: Comparison) -> str:

@@ -34,9 +34,9 @@ def render(document: Document) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def code(text: str, *, table: bool = False) -> str:
+def code(text: str, *, table: bool = False, longest: int = _LONGEST) -> str:
     """``text`` as a code span that it cannot leave; in a table ``|`` becomes ``¦``, which splits no cell."""
-    shown = clip(safe(text), _LONGEST).strip()
+    shown = clip(safe(text), longest).strip()
     if table:
         shown = shown.replace("|", "¦")
     if not shown:
@@ -46,9 +46,13 @@ def code(text: str, *, table: bool = False) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
-def value(fact: Fact, *, table: bool = False) -> str:
+def value(fact: Fact, *, table: bool = False, longest: int = _LONGEST) -> str:
     """What a fact says: as code where it holds names from the run."""
-    return code(fact.value, table=table) if fact.literal else fact.value.replace("<", "&lt;").replace("|", "¦")
+    return (
+        code(fact.value, table=table, longest=longest)
+        if fact.literal
+        else fact.value.replace("<", "&lt;").replace("|", "¦")
+    )
 
 
 def _verdict(document: Document) -> str:
