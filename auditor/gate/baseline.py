@@ -55,7 +55,7 @@ def written(snapshot: Snapshot, root: Path) -> str:
         kept["source"] = msgspec.to_builtins(relative(found.source, root))
         for key in _TIMES:
             del kept[key]
-    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(data, indent=1) + "\n"
 
 
 def _rounded(value: float | None) -> float | None:

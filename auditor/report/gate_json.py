@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from auditor.gate_document import Comparison, GateDocument
@@ -9,6 +11,5 @@ from auditor.report.json import finite
 
 
 def render(document: GateDocument | Comparison) -> str:
-    """The document as indented JSON with a trailing newline; a number that isn't finite becomes its field's default."""
-    raw = msgspec.json.encode(finite(document), order="deterministic")
-    return msgspec.json.format(raw, indent=2).decode() + "\n"
+    """The document as indented JSON in ASCII, ending in a newline: names of the run can't steer a terminal."""
+    return json.dumps(msgspec.to_builtins(finite(document)), indent=2) + "\n"

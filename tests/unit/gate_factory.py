@@ -25,7 +25,7 @@ p{0} = aten.mm(y{0}, m)
 """
 """An RMS norm by hand and a product: seven kernels, of which six should be one."""
 FUSED = """
-y{0} = fused_replacements.rms_norm(x, w, 1e-06)
+y{0}: f32[256, 64] = fused_replacements.rms_norm(x, w, 1e-06)
 p{0} = aten.mm(y{0}, m)
 """
 
