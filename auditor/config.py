@@ -14,6 +14,8 @@
     modules = "model.vision.*"
     reason = "frozen, runs once per prompt"
 
+Beside these stand the budgets that ``fusion-audit gate`` holds a run to (:mod:`auditor.budget`).
+
 Options of the command line win over these.
 """
 
@@ -22,13 +24,16 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from auditor.budget import Budget, Entry, Increase, Requirement, Text
 from auditor.errors import AuditError
+from auditor.toml_lines import Step, TomlLines
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,7 +42,6 @@ else:
 
 SECTION = "tool.fusion-audit"
 Severity = Literal["error", "warning", "info"]
-Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class Suppression(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -48,8 +52,8 @@ class Suppression(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     reason: Text
 
 
-class Config(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What a project sets. ``rules`` are absolute folders; ``severity`` maps rule ids or names."""
+class Config(Budget, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What a project sets, its budgets included. ``rules`` are absolute folders; ``severity`` maps ids or names."""
 
     name: str = ""
     select: list[Text] = []
@@ -85,33 +89,74 @@ def covers(selector: str, rule: str, name: str) -> bool:
     return wanted == name.lower() or rule.lower().startswith(wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Settings in a file, and where in it each of them stands."""
+
+    path: Path
+    section: str
+    """What is in front of a key in messages: the table's name, or nothing."""
+    line: Callable[[Sequence[Step]], int | None]
+
+    def at(self, *path: Step) -> str:
+        """``file:line`` of a key or entry, or of what is around it; the file alone where it isn't there."""
+        line = self.line(path)
+        return f"{self.path}:{line}" if line else str(self.path)
+
+    def name(self, keys: Sequence[str]) -> str:
+        return ".".join(part for part in (self.section, *keys) if part)
+
+
+_Read = TypeVar("_Read", bound=Budget)
+
+
 def load_config(start: Path | None = None) -> Config:
     """The settings of the ``pyproject.toml`` nearest to ``start`` (a folder), upwards; defaults without one."""
+    file = settings_file(start)
+    return read_config(file) if file else Config()
+
+
+def settings_file(start: Path | None = None) -> Path | None:
+    """The ``pyproject.toml`` nearest to ``start`` (a folder, else the current one), upwards."""
     start = (start or Path.cwd()).absolute()
-    for folder in (start, *start.parents):
-        file = folder / "pyproject.toml"
-        if file.is_file():
-            return read_config(file)
-    return Config()
+    return next((f for folder in (start, *start.parents) if (f := folder / "pyproject.toml").is_file()), None)
 
 
 def read_config(file: Path) -> Config:
     """The settings in ``file``. Raises :class:`AuditError` with file, line, key and what was expected."""
+    return read_written(file)[0]
+
+
+def read_written(file: Path) -> tuple[Config, Written]:
+    """The settings in ``file``, and where they stand. Raises as :func:`read_config`."""
+    text = read_text(file, "TOML")
     try:
-        text = file.read_text(encoding="utf-8")
         table = _section(tomllib.loads(text), file)
+    except tomllib.TOMLDecodeError as error:
+        raise AuditError(f"{file}: is not valid TOML: {error}") from None
+    lines = TomlLines(text)
+    written = Written(file, SECTION, lambda path: lines.of((*SECTION.split("."), *path)))
+    config = converted(table, Config, written)
+    folders = [str((file.parent / Path(rules).expanduser()).absolute()) for rules in config.rules]
+    return msgspec.structs.replace(config, rules=folders), written
+
+
+def read_text(file: Path, language: str) -> str:
+    """A settings file as text. Raises :class:`AuditError` where it can't be read."""
+    try:
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise AuditError(f"{file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise AuditError(f"{file}: is not UTF-8 text, as TOML has to be") from None
-    except tomllib.TOMLDecodeError as error:
-        raise AuditError(f"{file}: is not valid TOML: {error}") from None
+        raise AuditError(f"{file}: is not UTF-8 text, as {language} has to be") from None
+
+
+def converted(data: Any, kind: type[_Read], written: Written) -> _Read:
+    """``data`` as settings. Raises :class:`AuditError` with file, line, key and what was expected."""
     try:
-        config = msgspec.convert(table, Config)
+        return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise AuditError(_explain(str(error), file, text)) from None
-    folders = [str((file.parent / Path(rules).expanduser()).absolute()) for rules in config.rules]
-    return msgspec.structs.replace(config, rules=folders)
+        raise AuditError(_explain(str(error), kind, written)) from None
 
 
 def override(
@@ -140,45 +185,42 @@ def _section(document: dict[str, Any], file: Path) -> Any:
     return section
 
 
-def _explain(message: str, file: Path, text: str) -> str:
+_KINDS: dict[str, type[msgspec.Struct]] = {
+    "suppress": Suppression, "budgets": Entry, "require": Requirement, "max_increase": Increase,
+}  # fmt: skip
+"""What the tables inside of the settings hold, by their key."""
+
+
+def _explain(message: str, kind: type[msgspec.Struct], written: Written) -> str:
     """Msgspec's ``Expected `array`, got `str` - at `$.select` `` as a sentence with a line number."""
     reason, _, path = message.partition(" - at ")
-    steps = re.findall(r"\.([\w-]+)|\[(\d+|\.\.\.)\]", path.strip("`"))
-    keys = [name for name, _ in steps if name]
+    steps = [name or int(i) for name, i in re.findall(r"\.([\w-]+)|\[(\d+)\]", path.strip("`"))]
+    keys = [step for step in steps if isinstance(step, str)]
     unknown = re.search(r"unknown field `([^`]*)`", reason)
     missing = re.search(r"missing required field `([^`]*)`", reason)
-    key = ".".join([SECTION, *keys])
+    key = written.name(keys)
+    known = (_KINDS.get(keys[-1], kind) if keys else kind).__struct_fields__
     if unknown:
-        known = Suppression if keys else Config
-        like = _like(unknown[1], list(known.__struct_fields__))
-        return f"{_at(file, text, unknown[1])}: {key} has no key {unknown[1]!r}{like}"
-    index = next((i for _, i in steps if i), "")
-    entry = f" (entry {int(index) + 1})" if index.isdigit() else ""
-    place = _at(file, text, keys[-1] if keys else "", int(index) if index.isdigit() and missing else 0)
+        like = _like(unknown[1], known)
+        return f"{written.at(*steps, unknown[1])}: {key or 'the file'} has no key {unknown[1]!r}{like}"
+    entry = next((f" (entry {step + 1})" for step in steps if isinstance(step, int)), "")
     if missing:
-        return f"{place}: {key}{entry} needs {missing[1]!r}; each has: rule, modules, reason"
-    return f"{place}: {key}{entry}: {_plain(reason)}"
-
-
-def _at(file: Path, text: str, key: str, nth: int = 0) -> str:
-    """``file:line`` of the nth place where ``key`` is set after the section starts; ``file`` alone if not found."""
-    header = re.search(rf"^\s*\[+\s*{re.escape(SECTION)}", text, re.MULTILINE)
-    if header is None or not key:
-        return str(file)
-    pattern = rf"""^\s*(\[\[?\s*[\w.-]*\b)?["']?{re.escape(key)}["']?\s*[=\]]|[{{,]\s*["']?{re.escape(key)}["']?\s*="""
-    found = list(re.finditer(pattern, text[header.start() :], re.MULTILINE))
-    if not found:
-        return str(file)
-    offset = header.start() + found[min(nth, len(found) - 1)].end()
-    return f"{file}:{text.count(chr(10), 0, offset) + 1}"
+        return f"{written.at(*steps)}: {key}{entry} needs {missing[1]!r}; each has: {', '.join(known)}"
+    return f"{written.at(*steps)}: {key or 'the file'}{entry}: {_plain(reason)}"
 
 
 def _plain(reason: str) -> str:
     words = {"array": "a list", "str": "text", "object": "a table", "int": "a number", "float": "a number"}
     words |= {"bool": "true or false"}
-    plain = re.sub(r"`(\w+)`", lambda m: words.get(m[1], m[1]), reason)
+    plain = re.sub(r"`([\w |]+)`", lambda m: _either(m[1], words), reason)
     plain = plain.replace("of length >= 1", "that isn't empty")
     return plain[:1].lower() + plain[1:] + _choices(reason)
+
+
+def _either(kinds: str, words: dict[str, str]) -> str:
+    """``int | float | str`` as "a number or text"; that a key may be absent goes without saying."""
+    named = [words.get(kind, kind) for kind in kinds.split(" | ") if kind != "null"]
+    return " or ".join(dict.fromkeys(named)) or "nothing"
 
 
 def _choices(reason: str) -> str:
@@ -187,4 +229,4 @@ def _choices(reason: str) -> str:
 
 def _like(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(sorted(known)[:8])}"
+    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(sorted(known)[:20])}"

@@ -38,6 +38,8 @@ class Run(msgspec.Struct, kw_only=True):
     """Id of the run that was fixed, where this one was recorded under the plan of that fix."""
     plan: str = ""
     """Path of the plan that was applied while this was recorded."""
+    commit: str = ""
+    """Commit of the project that ran, ``-dirty`` behind it where tracked files were changed; empty outside of git."""
     plan_sites: int = 0
     plan_applied: int = 0
     """Sites that the plan keeps, and how many of them were applied."""
@@ -85,6 +87,8 @@ class Totals(msgspec.Struct, kw_only=True):
     memory_bound_us: float = 0.0
     idle_us: float = 0.0
     bytes: int = 0
+    peak_bytes: int = 0
+    """Largest sum of the bytes of tensors alive at one op: from the graph, so without an allocator's own."""
     saving: TotalSaving = msgspec.field(default_factory=TotalSaving)
 
 

@@ -53,12 +53,13 @@ class RunCommand(Command):
         plan = _plan(args.patch)  # a mistake in it is told before the script runs, too
 
         from auditor.collect.launch import record_script
+        from auditor.commit import commit_of
         from auditor.graph.tables import to_tables
         from auditor.store import Store
         from auditor.store.ids import is_id
         from auditor.store.registering import digest, register
 
-        script = digest(args.script)
+        script, commit = digest(args.script), commit_of(Path.cwd())  # of what starts now: a run can take an hour
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
             with script_output_on_stderr(args.format == "json" and args.output is None):
                 recording = record_script(
@@ -74,6 +75,7 @@ class RunCommand(Command):
                 audit.document.run.plan = str(args.patch.absolute())
                 audit.document.run.patched_from = plan.run if is_id(plan.run) else ""
             audit.document.run.project = as_text(project_of(Path.cwd()))
+            audit.document.run.commit = commit
             run_id = store.save(audit.document, to_tables(audit.graph))
             if plan is None:  # it would run again without its plan
                 register(store, run_id, args.script, args.script_args, script)

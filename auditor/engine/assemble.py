@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,17 +19,17 @@ from auditor.document import (
     TotalSaving,
 )  # fmt: skip
 from auditor.engine.claims import Claims
+from auditor.engine.fused import fused_kernels
 from auditor.engine.legality import Refusal, Region
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.engine.savings import KernelCost, SiteCost, StepModel, amdahl_cap, estimate, step_model, step_saving
 from auditor.graph.model import Op, OpGraph, Source
 from auditor.graph.ops import base_name, is_memory_bound
+from auditor.graph.peak import peak_bytes
 from auditor.graph.ssa import print_graph
 from auditor.graph.traffic import traffic_of
 
-REPLACEMENTS = "fused_replacements."
-"""Ops that begin so are the library's: fused, whatever their kernels are called."""
 MAX_MODULES = 1000
 """Module paths listed in one finding; a longer list is cut and the sites still carry theirs."""
 
@@ -227,12 +226,13 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
         memory_bound_kernels=sum(op.launches for op in bound),
         unfused_kernels=unfused,
         avoidable_kernels=avoidable,
-        already_fused_kernels=_already_fused(graph, rules),
+        already_fused_kernels=fused_kernels(graph, rules),
         device_us=device_us,
         step_us=model.step_us,
         memory_bound_us=sum(op.dur_us for op in bound),
         idle_us=max(model.step_us - model.busy_us, 0.0),
         bytes=sum(traffic_of(op).total for op in ops),
+        peak_bytes=peak_bytes(graph),
         saving=TotalSaving(
             ideal_us=sum(f.saving.ideal_us for f in findings),
             likely_us=likely,
@@ -241,23 +241,6 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
             amdahl_cap=amdahl_cap(model.step_us, step_saving(in_findings, unfused, model)),
         ),
     )
-
-
-def _already_fused(graph: OpGraph, rules: Sequence[Rule]) -> int:
-    """Kernels whose name says that a fusion is live there, and those of our own replacements by whatever name."""
-    ours = [op for op in graph.ops if op.name.startswith(REPLACEMENTS)]
-    count = sum(op.launches for op in ours)
-    patterns = [p for rule in rules for p in rule.already_fused]
-    if not patterns:
-        return count
-    live = re.compile("|".join(f"(?:{p})" for p in patterns), re.IGNORECASE)
-    known: dict[str, bool] = {}
-    others = (op for op in graph.ops if not op.name.startswith(REPLACEMENTS))
-    for kernel in (*(k for op in others for k in op.kernels), *graph.unlinked):
-        if kernel.name not in known:
-            known[kernel.name] = live.search(kernel.name) is not None
-        count += known[kernel.name]
-    return count
 
 
 def _refused(refused: list[tuple[Rule, Refusal]]) -> list[Refused]:

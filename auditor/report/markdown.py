@@ -25,7 +25,7 @@ def render(document: Document) -> str:
     blocks = [
         f"### Fusion audit of {code(facts.title(document))}",
         _verdict(document),
-        _table(["", ""], ([f"**{f.label}**", _value(f, table=True)] for f in headline.headline(document))),
+        tabular(["", ""], ([f"**{f.label}**", value(f, table=True)] for f in headline.headline(document))),
         *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
         _refused(document),
         _suppressed(document),
@@ -34,9 +34,9 @@ def render(document: Document) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def code(text: str, *, table: bool = False) -> str:
+def code(text: str, *, table: bool = False, longest: int = _LONGEST) -> str:
     """``text`` as a code span that it cannot leave; in a table ``|`` becomes ``¦``, which splits no cell."""
-    shown = clip(safe(text), _LONGEST).strip()
+    shown = clip(safe(text), longest).strip()
     if table:
         shown = shown.replace("|", "¦")
     if not shown:
@@ -46,8 +46,13 @@ def code(text: str, *, table: bool = False) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
-def _value(fact: Fact, *, table: bool = False) -> str:
-    return code(fact.value, table=table) if fact.literal else fact.value.replace("<", "&lt;").replace("|", "¦")
+def value(fact: Fact, *, table: bool = False, longest: int = _LONGEST) -> str:
+    """What a fact says: as code where it holds names from the run."""
+    return (
+        code(fact.value, table=table, longest=longest)
+        if fact.literal
+        else fact.value.replace("<", "&lt;").replace("|", "¦")
+    )
 
 
 def _verdict(document: Document) -> str:
@@ -61,7 +66,8 @@ def _verdict(document: Document) -> str:
     return f"{line} Fusing them would likely take {duration(saved)} ({share(saved, totals.step_us)}) off the step."
 
 
-def _table(head: list[str], rows: Iterable[list[str]], align: str = "") -> str:
+def tabular(head: list[str], rows: Iterable[list[str]], align: str = "") -> str:
+    """A table; ``align`` has an ``l`` or ``r`` for each column."""
     marks = {"r": "--:", "l": "---"}
     rule = [marks[a] for a in (align or "l" * len(head))]
     return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], rule, *rows))
@@ -69,7 +75,7 @@ def _table(head: list[str], rows: Iterable[list[str]], align: str = "") -> str:
 
 def _findings(findings: list[Finding]) -> str:
     head = ["rule", "where", "sites", "kernels", "memory", "kernel time", "likely saving", "off the step"]
-    table = _table(head, (_row(f) for f in findings[:_ROWS]), "llrrrrrr")
+    table = tabular(head, (_row(f) for f in findings[:_ROWS]), "llrrrrrr")
     left = len(findings) - _ROWS
     return f"{table}\n\n{plural(left, 'smaller finding')} left out." if left > 0 else table
 
@@ -94,8 +100,8 @@ def _details(document: Document, finding: Finding) -> str:
     where = facts.place(finding.source)
     at = code(where) if where else "source line not recorded"
     lines = [f"- {at} · {code(facts.owner(finding))}"]
-    lines += [f"- **{fact.label}** {_value(fact)}" for fact in facts.particulars(document, finding)]
-    return _fold(summary + plural(finding.sites, "site"), "\n".join(lines))
+    lines += [f"- **{fact.label}** {value(fact)}" for fact in facts.particulars(document, finding)]
+    return fold(summary + plural(finding.sites, "site"), "\n".join(lines))
 
 
 def _refused(document: Document) -> str:
@@ -105,8 +111,8 @@ def _refused(document: Document) -> str:
     rows = ([code(g.rule, table=True), count(g.count), code(g.reason, table=True), code(g.at, table=True)]
             for g in groups[:_ROWS])  # fmt: skip
     left = f"\n\n{plural(len(groups) - _ROWS, 'rarer reason')} left out." if len(groups) > _ROWS else ""
-    table = _table(["rule", "sites", "reason", "first at"], rows, "lrll")
-    return _fold(f"{plural(sum(g.count for g in groups), 'refused site')}", table + left)
+    table = tabular(["rule", "sites", "reason", "first at"], rows, "lrll")
+    return fold(f"{plural(sum(g.count for g in groups), 'refused site')}", table + left)
 
 
 def _suppressed(document: Document) -> str:
@@ -120,5 +126,6 @@ def _suppressed(document: Document) -> str:
     return "\n".join(lines)
 
 
-def _fold(summary: str, body: str) -> str:
+def fold(summary: str, body: str) -> str:
+    """``body`` under a ``summary`` that opens it; the summary is HTML."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"

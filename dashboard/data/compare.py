@@ -5,14 +5,18 @@ A profile holds one step and a trace as many as it says: everything here is of o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from auditor.document import Document, Finding
-from auditor.report.format import plural, safe
+from auditor.document import Document
+from auditor.gate.compare import compare_findings as counted_changes
+from auditor.gate.compare import remarks_on
+from auditor.gate.measures import figures_of, steps_of
+from auditor.gate.snapshot import found_in, head_of
+from auditor.gate_document import FindingChange as CountedChange
+from auditor.report.format import safe
 from dashboard.data.kernel_table import KernelTable, kernel_table
 from dashboard.data.kinds import KINDS
 from dashboard.data.stored import head
@@ -91,7 +95,7 @@ def compare(before: str, after: str, within: float = WITHIN) -> Comparison:
         after=facts[1],
         findings=compare_findings(a.document, b.document, within),
         kernels=kernels,
-        remarks=_remarks(*facts, tables=len(tables)),
+        remarks=_remarks(a.document, b.document, tables=len(tables)),
     )
 
 
@@ -106,45 +110,25 @@ def change_of(count: tuple[float, float], us: tuple[float, float], within: float
 
 
 def compare_findings(before: Document, after: Document, within: float = WITHIN) -> list[FindingChange]:
-    """The findings of both, those of one fingerprint (several dtypes, say) taken together."""
-    sides = [_by_fingerprint(document) for document in (before, after)]
-    steps = [max(document.coverage.steps, 1) for document in (before, after)]
-    made = [
-        _finding_change(mark, [side.get(mark, []) for side in sides], steps, within)
-        for mark in dict.fromkeys([*sides[0], *sides[1]])
-    ]
+    """The findings of both, matched as the gate matches them, and judged by their time where they are timed."""
+    changes = counted_changes(found_in(before), found_in(after))
+    made = [_timed(change, within) for change in changes]
     return sorted(made, key=lambda each: (-abs(each.device_us[1] - each.device_us[0]), each.fingerprint))
 
 
-def _by_fingerprint(document: Document) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = defaultdict(list)
-    for finding in document.findings:
-        found[finding.fingerprint].append(finding)
-    return found
-
-
-def _finding_change(mark: str, sides: list[list[Finding]], steps: list[int], within: float) -> FindingChange:
-    def both(measure: str) -> tuple[float, float]:
-        before, after = (
-            sum(float(getattr(f, measure)) for f in side) / n for side, n in zip(sides, steps, strict=True)
-        )
-        return before, after
-
-    named = (sides[1] or sides[0])[0]
-    kernels, left, device_us = both("kernels"), both("kernels_after"), both("device_us")
-    likely = [sum(f.saving.likely_us for f in side) / n for side, n in zip(sides, steps, strict=True)]
+def _timed(change: CountedChange, within: float) -> FindingChange:
     return FindingChange(
-        change=change_of(kernels, device_us, within),
-        fingerprint=mark,
-        rule=named.rule,
-        name=named.name,
-        module_class=safe(named.module_class),
-        source=safe(f"{named.source.file}:{named.source.line}") if named.source else "",
-        sites=both("sites"),
-        kernels=kernels,
-        avoidable=(kernels[0] - left[0], kernels[1] - left[1]),
-        device_us=device_us,
-        likely_us=(likely[0], likely[1]),
+        change=change_of(change.kernels, change.device_us, within),
+        fingerprint=change.fingerprint,
+        rule=change.rule,
+        name=change.name,
+        module_class=safe(change.module_class),
+        source=safe(f"{change.source.file}:{change.source.line}") if change.source else "",
+        sites=change.sites,
+        kernels=change.kernels,
+        avoidable=change.avoidable,
+        device_us=change.device_us,
+        likely_us=change.likely_us,
     )
 
 
@@ -175,7 +159,7 @@ def _by_name(table: KernelTable, steps: int) -> dict[str, tuple[float, float, st
 
 
 def _facts(document: Document) -> RunFacts:
-    run, totals, steps = document.run, document.totals, max(document.coverage.steps, 1)
+    run, totals, figures, steps = document.run, document.totals, figures_of(document), steps_of(document)
     return RunFacts(
         id=run.id,
         name=safe(run.name),
@@ -183,27 +167,18 @@ def _facts(document: Document) -> RunFacts:
         device=safe(run.device.name or run.device.kind),
         steps=steps,
         findings=len(document.findings),
-        step_us=totals.step_us / steps,
+        step_us=figures.step_us or 0.0,
         device_us=totals.device_us / steps,
         memory_bound_us=totals.memory_bound_us / steps,
-        kernels=totals.kernels / steps,
-        unfused_kernels=totals.unfused_kernels / steps,
-        avoidable_kernels=totals.avoidable_kernels / steps,
+        kernels=figures.kernels,
+        unfused_kernels=figures.unfused_kernels,
+        avoidable_kernels=figures.avoidable_kernels,
         likely_us=totals.saving.likely_us / steps,
     )
 
 
-def _remarks(before: RunFacts, after: RunFacts, *, tables: int) -> list[str]:
-    remarks = []
-    if before.id == after.id:
-        remarks.append("Both are the same run.")
-    if before.device != after.device:
-        remarks.append(f"The devices differ: {before.device} before, {after.device} after. Times do not compare.")
-    if before.name != after.name:
-        remarks.append(f"The names differ: {before.name or 'none'} before, {after.name or 'none'} after.")
-    if before.steps != after.steps:
-        held = f"{plural(before.steps, 'step')} before, {plural(after.steps, 'step')} after"
-        remarks.append(f"The recordings hold {held}; all figures are of one step.")
+def _remarks(before: Document, after: Document, *, tables: int) -> list[str]:
+    remarks = remarks_on(head_of(before), head_of(after))
     if tables < 2:
         remarks.append("One of the runs has no table of kernels: only findings are compared.")
     return remarks

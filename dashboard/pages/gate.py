@@ -7,10 +7,10 @@ from typing import Any
 import dash
 from dash import ClientsideFunction, Input, Output, clientside_callback, dcc, html
 
-from auditor.document import Finding
 from auditor.errors import AuditError
-from auditor.report import facts
+from auditor.gate_document import Comparison, FindingChange, Measure
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share
+from auditor.report.gate_words import amount, line_of, number, signed
 from auditor.store import RunFilter, RunSummary
 from dashboard.components import badges, drawing, links
 from dashboard.components.filters import choice
@@ -19,7 +19,7 @@ from dashboard.components.states import empty, failed, guarded, unexpected
 from dashboard.components.tables import table
 from dashboard.components.when import when, written
 from dashboard.context import current
-from dashboard.data.gate import Gate, Measure, against
+from dashboard.data.gate import against
 
 dash.register_page(__name__, path="/gate", title="Gate · Fusion Auditor")
 
@@ -79,9 +79,9 @@ def _body(model: str, baseline: str, runs: list[RunSummary]) -> list[Any]:
     return [_verdict(gate), _measures(gate), _findings(gate), _history(runs)]
 
 
-def _verdict(gate: Gate) -> html.Div:
-    worse = [m.label for m in gate.worse]
-    new = len(gate.new) + len(gate.grown)
+def _verdict(gate: Comparison) -> html.Div:
+    worse = [m.label for m in gate.measures if m.counted and m.verdict == "worse"]
+    new = sum(change.change in ("new", "more") for change in gate.findings)
     if worse:
         text, tone = f"Worse: {', '.join(worse)}.", "error"
     elif any(m.counted and m.verdict == "better" for m in gate.measures):
@@ -89,7 +89,7 @@ def _verdict(gate: Gate) -> html.Div:
     else:
         text, tone = "No change in what is counted.", "good"
     found = f" {plural(new, 'finding')} {'is' if new == 1 else 'are'} new or larger." if new else ""
-    before, after = gate.before.run, gate.after.run
+    before, after = gate.before, gate.after
     line: list[Any] = [
         "Run ", dcc.Link(safe(after.id), href=links.run(after.id)), " of ", when(after.created), " against ",
         dcc.Link(safe(before.id), href=links.run(before.id)), " of ", when(before.created), " · ",
@@ -105,7 +105,7 @@ def _verdict(gate: Gate) -> html.Div:
     )
 
 
-def _measures(gate: Gate) -> html.Section:
+def _measures(gate: Comparison) -> html.Section:
     head = ("a step", "baseline", "last run", "change", "verdict")
     return section("Counts", table("What a budget would hold", head, map(_measure, gate.measures), numbers=(1, 2, 3)))
 
@@ -114,45 +114,42 @@ def _measure(measure: Measure) -> list[Any]:
     kind = [] if measure.counted else [html.Span(" measured", className="dim")]
     return [
         [measure.label, *kind],
-        "–" if measure.before is None else measure.written(measure.before),
-        "–" if measure.after is None else measure.written(measure.after),
+        *("–" if value is None else amount(value, measure.unit) for value in (measure.before, measure.after)),
         _change(measure),
         badges.badge(measure.verdict, _TONES[measure.verdict]),
     ]
 
 
 def _change(measure: Measure) -> str:
-    if measure.before is None or measure.after is None:
+    before, after = measure.before, measure.after
+    if before is None or after is None:
         return "–"
-    moved = measure.after - measure.before
-    if not moved:
-        return "0"
-    sign = "+" if moved > 0 else "−"
-    if measure.written is percent:
-        return f"{sign}{100 * abs(moved):.1f} points"
-    part = ratio(abs(moved), measure.before)
-    return f"{sign}{measure.written(abs(moved))}" + (f" ({sign}{percent(part)})" if part else "")
+    words = signed(before, after, measure.unit)
+    part = ratio(abs(after - before), before) if measure.unit != "share" else None
+    return f"{words} ({words[0]}{percent(part)})" if part else words
 
 
-def _findings(gate: Gate) -> html.Section | None:
-    if not (gate.new or gate.gone or gate.grown):
+_SHOWN = {"new": ("new", "error"), "more": ("larger", "error"), "fewer": ("smaller", "good"), "fixed": ("gone", "good")}
+
+
+def _findings(gate: Comparison) -> html.Section | None:
+    changed = [change for change in gate.findings if change.change in _SHOWN]
+    if not changed:
         return section("Findings", html.P("The same findings, none of them larger."))
-    rows = [_finding("new", "error", None, f, gate.after.run.id) for f in gate.new]
-    rows += [_finding("larger", "error", was, now, gate.after.run.id) for was, now in gate.grown]
-    rows += [_finding("gone", "good", f, None, gate.before.run.id) for f in gate.gone]
     head = ("finding", "change", "where", "avoidable before", "avoidable now")
-    return section("Findings", table("Findings that came, grew or went", head, rows, numbers=(3, 4)))
+    rows = [_finding(change, gate) for change in changed]
+    return section("Findings", table("Findings that came, grew, shrank or went", head, rows, numbers=(3, 4)))
 
 
-def _finding(word: str, tone: str, was: Finding | None, now: Finding | None, run: str) -> list[Any]:
-    shown = now or was
-    assert shown is not None
+def _finding(change: FindingChange, gate: Comparison) -> list[Any]:
+    word, tone = _SHOWN[change.change]
+    run = gate.before.id if change.change == "fixed" else gate.after.id
     return [
-        [dcc.Link(safe(shown.name), href=links.finding(run, shown.fingerprint)), " ", html.Code(safe(shown.rule))],
+        [dcc.Link(safe(change.name), href=links.finding(run, change.fingerprint)), " ", html.Code(safe(change.rule))],
         badges.badge(word, tone),
-        html.Code(facts.place(shown.source) or facts.owner(shown)),
-        "–" if was is None else count(facts.avoidable(was)),
-        "–" if now is None else count(facts.avoidable(now)),
+        html.Code(line_of(change.source) or safe(change.module_class)),
+        "–" if change.change == "new" else number(change.avoidable[0]),
+        "–" if change.change == "fixed" else number(change.avoidable[1]),
     ]
 
 

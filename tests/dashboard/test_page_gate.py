@@ -26,7 +26,7 @@ def test_the_gate_of_a_run_that_got_worse(store: Store) -> None:
     shown = page("gate").layout(model="llama")
 
     said = text(shown)
-    assert "Worse: unfused kernels, avoidable kernels, kernels, bytes moved by kernels." in said
+    assert "Worse: unfused kernels, avoidable kernels, kernels, bytes moved by kernels, peak memory." in said
     assert "1 finding is new or larger." in said
     assert verdicts(shown)["avoidable kernels"] == "worse"
     assert "+6 (+600 %)" in said
@@ -68,6 +68,7 @@ def test_counts_of_a_trace_of_several_steps_are_a_step_each(store: Store) -> Non
 
     assert {m.label: m.verdict for m in measured} == {
         "unfused kernels": "same", "avoidable kernels": "same", "kernels": "same", "bytes moved by kernels": "same",
+        "peak memory": "same",
         "memory-bound share of kernel time": "same", "step time": "same",
     }  # fmt: skip
 

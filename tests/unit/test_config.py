@@ -114,7 +114,10 @@ HEAD = "[tool.other]\nselect = 3\n\n[tool.fusion-audit]\n"  # four lines, and a 
     [
         (HEAD + "select = 'FUS1'", ":5: tool.fusion-audit.select: expected a list, got text"),
         (HEAD + "\nselct = []", ":6: tool.fusion-audit has no key 'selct'; did you mean 'select'?"),
-        (HEAD + "xyz = 1", ":5: tool.fusion-audit has no key 'xyz'; there are: ignore, name, rules, "),
+        (
+            HEAD + "xyz = 1",
+            ":5: tool.fusion-audit has no key 'xyz'; there are: budgets, ignore, max_avoidable_kernels, ",
+        ),
         (HEAD + "name = 7", ":5: tool.fusion-audit.name: expected text, got a number"),
         (HEAD + "ignore = ['a', 3]", ":5: tool.fusion-audit.ignore (entry 2): expected text, got a number"),
         (HEAD + "ignore = ['']", ":5: tool.fusion-audit.ignore (entry 1): expected text that isn't empty"),

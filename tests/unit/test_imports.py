@@ -15,8 +15,8 @@ import auditor
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    ("errors", "document", "frames"),
-    ("fix_document",),
+    ("errors", "document", "frames", "toml_lines", "commit"),
+    ("fix_document", "gate_document", "budget"),
     ("config", "graph"),
     ("collect",),
     ("devices",),
@@ -27,6 +27,7 @@ ORDER = (
     ("audit", "api", "session"),
     ("fix",),
     ("client", "doctor"),
+    ("gate",),
     ("cli",),
     ("__main__",),
 )

@@ -1,0 +1,1 @@
+"""The CI gate: a run against its budgets and its baseline."""

@@ -1,0 +1,153 @@
+"""Baselines: a stored run, a file to keep in git, or an address; read, and written so that they differ little."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from auditor.client import Client
+from auditor.document import SCHEMA, Document
+from auditor.errors import AuditError
+from auditor.gate.snapshot import relative, snapshot_of
+from auditor.gate_document import BASELINE, Snapshot
+from auditor.report.format import safe
+from auditor.report.json import finite
+from auditor.store import Store
+from auditor.store.failures import Missing
+
+_WEB = ("http://", "https://")
+_MOST_BYTES = 64_000_000
+_TIMEOUT_S = 60.0
+_TIMES = ("device_us", "likely_us", "step_us")
+_RUN = re.compile(r"(?P<base>.*?)/(?:api/v1/runs|run)/(?P<ref>[^/]+)(?:/[^/]+)?/?")
+"""The path of a run's page, or of the run in the API, of a service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What a run is compared with, and where that comes from."""
+
+    snapshot: Snapshot
+    label: str
+    file: str = ""
+
+
+def written(snapshot: Snapshot, root: Path) -> str:
+    """The text of a baseline file, from one of which the same run always gives the same bytes.
+
+    Times are left out of findings, and rounded for the run: they differ between equal runs. Source files are named
+    from ``root`` on.
+    """
+    figures = snapshot.figures
+    rounded = msgspec.structs.replace(
+        figures, memory_bound_share=_rounded(figures.memory_bound_share), step_us=_rounded(figures.step_us)
+    )
+    data = msgspec.to_builtins(finite(msgspec.structs.replace(snapshot, figures=rounded)))
+    for found, kept in zip(snapshot.findings, data["findings"], strict=True):
+        kept["source"] = msgspec.to_builtins(relative(found.source, root))
+        for key in _TIMES:
+            del kept[key]
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _rounded(value: float | None) -> float | None:
+    """Two digits: what is beyond them is noise."""
+    return None if value is None else float(f"{value:.2g}")
+
+
+def is_stored(ref: str) -> bool:
+    """Whether ``ref`` has to be a run of a store: no address, no file that is there or that is called like one."""
+    path = Path(ref)
+    return not ref.startswith(_WEB) and not path.is_file() and path.suffix != ".json"
+
+
+def baseline_of(ref: str, store: Store | None, token: str = "") -> Baseline:
+    """The baseline that ``ref`` names: an address, a file, or a run of ``store`` (id, name, start of an id).
+
+    Args:
+        ref: as written on the command line.
+        store: where runs are looked up, if there is one.
+        token: of a service, sent to nothing else.
+
+    Raises:
+        AuditError: it is not there, or is no baseline.
+    """
+    if ref.startswith(_WEB):
+        return _fetched(ref, token)
+    if store is not None and is_stored(ref):
+        return stored_baseline(ref, store)
+    path = Path(ref)
+    if path.is_file():
+        return replace(_decoded(_read(path), f"baseline {safe(ref)}"), file=ref)
+    name = safe(path.name or "FILE")
+    raise AuditError(f"no file {safe(ref)}; write a baseline with: fusion-audit baseline RUN -o {name}")
+
+
+def stored_baseline(ref: str, store: Store) -> Baseline:
+    """A run of ``store`` as a baseline."""
+    try:
+        run = store.load(ref)
+    except Missing as error:
+        raise AuditError(f"baseline: {error}") from None
+    return Baseline(snapshot_of(run.document), f"run {run.id}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise AuditError(f"{safe(str(path))}: {error.strerror or error}") from None
+
+
+def _fetched(url: str, token: str) -> Baseline:
+    parts = urlsplit(url)
+    page = _RUN.fullmatch(parts.path)
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # no password, no signature
+    if page and not parts.path.endswith(".json"):
+        client = Client(f"{parts.scheme}://{parts.netloc}{page['base']}", token, _TIMEOUT_S)
+        return _converted(client.document(unquote(page["ref"])), f"baseline {safe(shown)}")
+    request = urllib.request.Request(url, headers={"Accept": "application/json", "User-Agent": "fusion-audit"})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            raw = answer.read(_MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        raise AuditError(f"{safe(shown)} answers with HTTP status {error.code}; is the address right?") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise AuditError(f"{safe(shown)} can't be reached ({safe(str(reason))})") from None
+    if len(raw) > _MOST_BYTES:
+        raise AuditError(f"{safe(shown)} is larger than a baseline can be ({_MOST_BYTES // 10**6} MB)")
+    return _decoded(raw, f"baseline {safe(shown)}")
+
+
+def _decoded(raw: bytes, label: str) -> Baseline:
+    try:
+        data = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AuditError(f"{label} is not JSON ({safe(str(error))})") from None
+    return _converted(data, label)
+
+
+def _converted(data: Any, label: str) -> Baseline:
+    """A baseline file, or the audit document of a run, which serves as well."""
+    found = data.get("schema") if isinstance(data, dict) else None
+    try:
+        if found == SCHEMA:
+            return Baseline(snapshot_of(msgspec.convert(data, Document)), label)
+        if found == BASELINE:
+            return Baseline(msgspec.convert(data, Snapshot), label)
+    except msgspec.ValidationError as error:
+        raise AuditError(
+            f"{label} is damaged: {safe(str(error))}; write it again with: fusion-audit baseline"
+        ) from None
+    if isinstance(found, str) and found.startswith("fusion-audit"):
+        raise AuditError(f"{label} has schema {safe(found)}, this version reads {BASELINE} and {SCHEMA}")
+    raise AuditError(f"{label} is no baseline; write one with: fusion-audit baseline RUN -o FILE")

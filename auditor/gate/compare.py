@@ -1,0 +1,72 @@
+"""Two runs compared by what is the same in every run of one program: counts, bytes, and findings by fingerprint."""
+
+from __future__ import annotations
+
+from auditor.gate.measures import measured
+from auditor.gate_document import Change, Comparison, FindingChange, Found, Head, Snapshot
+from auditor.report.format import plural, safe
+
+_ORDER: tuple[Change, ...] = ("new", "more", "fewer", "fixed", "same")
+
+
+def compare(before: Snapshot, after: Snapshot) -> Comparison:
+    """``after`` against ``before``. Any two runs compare; what speaks against it is in the remarks."""
+    return Comparison(
+        before=before.run,
+        after=after.run,
+        measures=measured(before.figures, after.figures),
+        findings=compare_findings(before.findings, after.findings),
+        remarks=remarks_on(before.run, after.run),
+    )
+
+
+def compare_findings(before: list[Found], after: list[Found]) -> list[FindingChange]:
+    """The findings of both, matched by fingerprint; what got worse comes first."""
+    was, now = ({found.fingerprint: found for found in side} for side in (before, after))
+    made = [_change(was.get(mark), now.get(mark), mark) for mark in dict.fromkeys([*was, *now])]
+    return sorted(made, key=lambda c: (_ORDER.index(c.change), -abs(c.kernels[1] - c.kernels[0]), c.fingerprint))
+
+
+def _change(was: Found | None, now: Found | None, mark: str) -> FindingChange:
+    nothing = Found(fingerprint=mark)
+    a, b = was or nothing, now or nothing
+    named = now or was or nothing
+    return FindingChange(
+        change=change_of(a, b), fingerprint=mark, rule=named.rule, name=named.name, module_class=named.module_class,
+        source=named.source, modules=named.modules, sites=(a.sites, b.sites), kernels=(a.kernels, b.kernels),
+        avoidable=(a.avoidable, b.avoidable), bytes=(a.bytes, b.bytes), device_us=(a.device_us, b.device_us),
+        likely_us=(a.likely_us, b.likely_us), step_us=(a.step_us, b.step_us),
+    )  # fmt: skip
+
+
+def change_of(was: Found, now: Found) -> Change:
+    """What became of a finding, by what fusing it would remove, then its kernels, then its sites."""
+    if not was.kernels or not now.kernels:
+        return "same" if was.kernels == now.kernels else "new" if now.kernels else "fixed"
+    before, after = ((f.avoidable, f.kernels, f.sites) for f in (was, now))
+    if before == after:
+        return "same"
+    return "more" if after > before else "fewer"
+
+
+def remarks_on(before: Head, after: Head) -> list[str]:
+    """What makes two runs hard to compare, a sentence each."""
+    remarks = []
+    if before.id and before.id == after.id:
+        remarks.append("Both are the same run.")
+    names = [safe(head.device or head.kind) for head in (before, after)]
+    if names[0] != names[1]:
+        remarks.append(f"The devices differ: {names[0]} before, {names[1]} after: counts compare, times do not.")
+    if before.name != after.name:
+        words = [safe(head.name) or "none" for head in (before, after)]
+        remarks.append(f"The names differ: {words[0]} before, {words[1]} after.")
+    if (before.select, before.ignore) != (after.select, after.ignore):
+        remarks.append("The two runs were audited with different rules chosen.")
+    if before.edges != after.edges:
+        remarks.append(
+            f"Edges are {safe(before.edges)} in one and {safe(after.edges)} in the other: inferred ones can be wrong."
+        )
+    if before.steps != after.steps:
+        held = f"{plural(before.steps, 'step')} before, {plural(after.steps, 'step')} after"
+        remarks.append(f"The recordings hold {held}; all figures are of one step.")
+    return remarks

@@ -1,0 +1,80 @@
+"""What a gate needs of an audit document: less the sites, a step each, findings of one fingerprint together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from auditor.document import Document, Finding, SourceInfo
+from auditor.gate.measures import a_step, figures_of, steps_of
+from auditor.gate_document import Found, Head, Place, Snapshot
+from auditor.report.facts import avoidable
+
+MODULES = 3
+"""Module paths that are kept of a finding: enough to find it, few enough for a small file."""
+
+
+def snapshot_of(document: Document) -> Snapshot:
+    """The parts of ``document`` that a gate compares."""
+    return Snapshot(run=head_of(document), figures=figures_of(document), findings=found_in(document))
+
+
+def head_of(document: Document) -> Head:
+    """Which run it is."""
+    run = document.run
+    return Head(
+        id=run.id, name=run.name, created=run.created, commit=run.commit, device=run.device.name,
+        kind=run.device.kind, torch=run.torch, edges=document.coverage.edges, steps=steps_of(document),
+        select=sorted(run.select), ignore=sorted(run.ignore),
+    )  # fmt: skip
+
+
+def found_in(document: Document) -> list[Found]:
+    """The findings by fingerprint: several dtypes or phases of one are one."""
+    groups: dict[str, list[Finding]] = defaultdict(list)
+    for finding in document.findings:
+        groups[finding.fingerprint].append(finding)
+    steps = steps_of(document)
+    made = [_found(mark, group, steps) for mark, group in groups.items()]
+    return sorted(made, key=lambda each: (each.rule, each.fingerprint))
+
+
+def _found(mark: str, group: list[Finding], steps: int) -> Found:
+    first = group[0]
+
+    def total(measure: Callable[[Finding], float]) -> float:
+        return a_step(sum(map(measure, group)), steps)
+
+    return Found(
+        fingerprint=mark,
+        rule=first.rule,
+        name=first.name,
+        module_class=first.module_class,
+        phase=first.phase,
+        source=place_of(first.source),
+        modules=list(dict.fromkeys(m for f in group for m in f.modules if m))[:MODULES],
+        sites=total(lambda f: f.sites),
+        kernels=total(lambda f: f.kernels),
+        avoidable=total(avoidable),
+        bytes=total(lambda f: f.bytes_now),
+        device_us=total(lambda f: f.device_us),
+        likely_us=total(lambda f: f.saving.likely_us),
+        step_us=total(lambda f: f.saving.step_us),
+    )
+
+
+def place_of(source: SourceInfo | None) -> Place | None:
+    """The line that a finding names, if it names one."""
+    if source is None or not source.file:
+        return None
+    return Place(file=source.file, line=source.line, function=source.function)
+
+
+def relative(place: Place | None, root: Path) -> Place | None:
+    """``place`` with its file from ``root`` on, where it lies in there."""
+    if place is None:
+        return None
+    path = Path(place.file)
+    file = path.relative_to(root).as_posix() if path.is_relative_to(root) else place.file
+    return Place(file=file, line=place.line, function=place.function)

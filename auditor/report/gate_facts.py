@@ -1,0 +1,164 @@
+"""What a report of the gate says, in words and in order, before any format dresses it.
+
+Values that hold names from the run are ``literal``: a format shows them as code and escapes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from auditor.commit import short
+from auditor.gate_document import Change, Check, Comparison, Culprit, FindingChange, GateDocument, Head, Place
+from auditor.report.facts import Fact, short_path
+from auditor.report.format import duration, plural, safe
+from auditor.report.gate_words import amount, line_of, number, several, signed
+
+WORDS = {"failed": "failed", "warned": "warned", "passed": "passed", "skipped": "not held"}
+MARKS = {"failed": "error", "warned": "warning", "passed": "good", "skipped": "info"}
+
+
+def title(head: Head) -> str:
+    """``name (id)`` of a run, with what there is of it."""
+    name = safe(head.name or head.id) or "unnamed run"
+    return f"{name} ({safe(head.id)})" if head.id and head.name and head.id != head.name else name
+
+
+def outcome(gate: GateDocument) -> str:
+    """The verdict in one line."""
+    states = Counter(check.status for check in gate.checks)
+    failed, warned = states["failed"], states["warned"]
+    held = plural(len(gate.checks) - states["skipped"], "limit")
+    warning = f", {plural(warned, 'warning')}" if warned else ""
+    return f"over budget: {failed} of {held} broken{warning}" if failed else f"within budget: {held} kept{warning}"
+
+
+def headline(gate: GateDocument) -> list[Fact]:
+    """Which run, against what, and how it went."""
+    lines = [
+        Fact("run", described(gate.run), literal=True),
+        Fact("against", against(gate), literal=True),
+        Fact("verdict", outcome(gate)),
+    ]
+    return [line for line in lines if line.value]
+
+
+def described(head: Head) -> str:
+    """What is known of a run beside its name."""
+    parts = [
+        f"commit {short(head.commit)}" if head.commit else "commit not known",
+        head.created[:16].replace("T", " "),
+        head.device or head.kind,
+        f"torch {head.torch}" if head.torch else "",
+    ]
+    return " · ".join(safe(part) for part in parts if part)
+
+
+def against(gate: GateDocument) -> str:
+    """The baseline, and of which commit it is."""
+    if gate.comparison is None:
+        return ""
+    head = gate.comparison.before
+    named = f", {title(head)}" if head.id and head.id not in gate.baseline else ""
+    return f"{safe(gate.baseline)}{named} · {described(head)}"
+
+
+def problems(gate: GateDocument) -> list[Check]:
+    """Limits that are broken, those that fail first."""
+    return [check for status in ("failed", "warned") for check in gate.checks if check.status == status]
+
+
+def sentence(check: Check) -> str:
+    """A limit and what became of it."""
+    return f"{check.title}: {check.message}"
+
+
+def set_at(check: Check) -> str:
+    """``file:line`` that holds the limit."""
+    if not check.file:
+        return "no count may grow against a baseline, unless max_increase is set"
+    name = short_path(check.file, Path.cwd())
+    return f"{name}:{check.line}" if check.line else name
+
+
+def particulars(gate: GateDocument, check: Check) -> list[Fact]:
+    """Everything about a broken limit: what got worse and where, what it costs, since when, what to do."""
+    lines = [fact for culprit in check.culprits for fact in _worse(gate, culprit)]
+    if gate.comparison is not None:
+        lines.append(Fact("baseline", against(gate), literal=True))
+    lines.append(Fact("limit", f"{safe(check.id)}, {set_at(check)}", literal=True))
+    if gate.next:
+        lines.append(Fact("next", gate.next[0], literal=True))
+    return lines
+
+
+def _worse(gate: GateDocument, culprit: Culprit) -> list[Fact]:
+    where = " · ".join(part for part in (line_of(shown(gate, culprit.source)), safe(culprit.module)) if part)
+    lines = [
+        Fact("finding", f"{safe(culprit.rule)} {safe(culprit.name)}, {culprit.what}", literal=True),
+        Fact("at", where, literal=True),
+        Fact("costs", cost(culprit)),
+    ]
+    return [line for line in lines if line.value]
+
+
+def cost(culprit: Culprit) -> str:
+    """What fusing the finding would likely save, where it was timed."""
+    if not culprit.step_us and not culprit.likely_us:
+        return ""
+    return f"{duration(culprit.step_us)} of the step, {duration(culprit.likely_us)} of kernel time, by the estimate"
+
+
+def shown(gate: GateDocument, place: Place | None) -> Place | None:
+    """``place`` with its file from the repository's root on, or from the installed package's."""
+    if place is None:
+        return None
+    root = Path(gate.root) if gate.root else None
+    return Place(file=short_path(place.file, root), line=place.line, function=place.function)
+
+
+def in_repository(gate: GateDocument, file: str) -> str:
+    """A file from the repository's root on, with slashes; empty where it lies elsewhere."""
+    path = Path(file)
+    if not file or not gate.root:
+        return ""
+    if not path.is_absolute():
+        return "" if ".." in path.parts else path.as_posix()
+    return path.relative_to(gate.root).as_posix() if path.is_relative_to(gate.root) else ""
+
+
+MEASURE_HEAD = ("A STEP", "BEFORE", "AFTER", "CHANGE", "")
+
+
+def measures(found: Comparison) -> list[tuple[str, ...]]:
+    """Rows of the table of figures."""
+    rows = []
+    for each in found.measures:
+        pair = [("–" if value is None else amount(value, each.unit)) for value in (each.before, each.after)]
+        change = "–" if each.before is None or each.after is None else signed(each.before, each.after, each.unit)
+        label = each.label if each.counted else f"{each.label} (measured)"
+        rows.append((label, *pair, change, "" if each.verdict in ("same", "unknown") else each.verdict))
+    return rows
+
+
+def change_counts(found: Comparison) -> str:
+    """``1 new, 2 fixed, 5 the same``."""
+    kinds = Counter(change.change for change in found.findings)
+    words: dict[Change, str] = {
+        "new": "new",
+        "more": "larger",
+        "fewer": "smaller",
+        "fixed": "fixed",
+        "same": "the same",
+    }
+    parts = [f"{kinds[key]} {word}" for key, word in words.items() if kinds[key]]
+    return ", ".join(parts) or "none in either run"
+
+
+def change_words(change: FindingChange) -> str:
+    """What became of a finding: ``new: 2 sites, 14 kernels``, ``2 → 4 sites, 14 → 28 kernels``."""
+    if change.change in ("new", "fixed", "same"):
+        side = 0 if change.change == "fixed" else 1
+        return f"{several(change.sites[side], 'site')}, {several(change.kernels[side], 'kernel')}"
+    pairs = ((change.sites, "sites"), (change.kernels, "kernels"))
+    return ", ".join(f"{number(a)} → {number(b)} {noun}" for (a, b), noun in pairs)

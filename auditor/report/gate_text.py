@@ -1,0 +1,106 @@
+"""The gate's verdict, and a comparison of two runs, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from auditor.gate_document import Check, Comparison, GateDocument
+from auditor.report import gate_facts as facts
+from auditor.report.facts import Fact
+from auditor.report.fix_text import table
+from auditor.report.format import safe
+from auditor.report.gate_words import line_of
+from auditor.report.terminal import Palette, columns, fit, wrap
+
+_NARROWEST = 48
+_LABEL = 9
+_TONES = {"new": "error", "more": "error", "fewer": "good", "fixed": "good", "same": "dim"}
+
+
+def render(gate: GateDocument, *, color: bool = False, width: int = 100) -> str:
+    """The whole verdict, ending in a newline; prose is wrapped to ``width`` (at least 48 columns)."""
+    writer = _Writer(Palette(color), max(width, _NARROWEST))
+    parts = [
+        writer.header(gate),
+        *(writer.problem(gate, check) for check in facts.problems(gate)),
+        writer.changes(gate.comparison) if gate.comparison else [],
+        writer.kept(gate),
+        writer.remarks(gate.remarks),
+        writer.next(gate),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def render_diff(found: Comparison, *, color: bool = False, width: int = 100) -> str:
+    """A comparison, ending in a newline."""
+    writer = _Writer(Palette(color), max(width, _NARROWEST))
+    parts = [
+        writer.runs(found),
+        writer.measures(found),
+        writer.changes(found, everything=True),
+        writer.remarks(found.remarks),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+class _Writer:
+    """Every method returns the lines of one block, none for a block with nothing to say."""
+
+    def __init__(self, paint: Palette, width: int) -> None:
+        self.paint, self.width = paint, width
+
+    def header(self, gate: GateDocument) -> list[str]:
+        lines = [self.paint("bold", fit(f"fusion gate of {facts.title(gate.run)}", self.width))]
+        return lines + [line for fact in facts.headline(gate) for line in self._fact(fact, "  ")]
+
+    def problem(self, gate: GateDocument, check: Check) -> list[str]:
+        mark = facts.MARKS[check.status]
+        head = f"{mark}[{safe(check.id)}]"
+        first, *rest = wrap(f"{head} {facts.sentence(check)}", self.width)
+        lines = [self.paint(mark, first[: len(head)]) + self.paint("bold", first[len(head) :]), *rest]
+        return lines + [line for fact in facts.particulars(gate, check) for line in self._fact(fact, " = ")]
+
+    def runs(self, found: Comparison) -> list[str]:
+        lines = [self.paint("bold", "fusion audits compared")]
+        for label, head in (("before", found.before), ("after", found.after)):
+            lines += self._fact(Fact(label, f"{facts.title(head)} · {facts.described(head)}"), "  ")
+        return lines
+
+    def measures(self, found: Comparison) -> list[str]:
+        head, *rows = table([facts.MEASURE_HEAD, *facts.measures(found)])
+        return [self.paint("dim", f"  {head}"), *(f"  {row}" for row in rows)]
+
+    def changes(self, found: Comparison, *, everything: bool = False) -> list[str]:
+        lines = [self.paint("bold", f"findings: {facts.change_counts(found)}")]
+        for change in found.findings:
+            if change.change == "same" and not everything:
+                continue
+            where = line_of(change.source)
+            text = f"{safe(change.rule)} {safe(change.name)}: {facts.change_words(change)}"
+            lines += self._item(change.change, f"{text}{f', at {where}' if where else ''}", _TONES[change.change])
+        return lines
+
+    def kept(self, gate: GateDocument) -> list[str]:
+        lines = []
+        for check in gate.checks:
+            if check.status in ("passed", "skipped"):
+                lines += self._item(facts.WORDS[check.status], facts.sentence(check), facts.MARKS[check.status])
+        return lines
+
+    def remarks(self, remarks: Iterable[str]) -> list[str]:
+        return [line for remark in remarks for line in self._item("note", safe(remark), "info")]
+
+    def next(self, gate: GateDocument) -> list[str]:
+        # A command is never broken: it is there to be pasted.
+        return [self.paint("bold", "what next"), *(f"  {safe(step)}" for step in gate.next)] if gate.next else []
+
+    def _fact(self, fact: Fact, frame: str) -> list[str]:
+        lead = f"{frame}{fact.label:<{_LABEL}}"
+        lines = [fact.value] if fact.label == "next" else wrap(fact.value, self.width - len(lead) - 1)
+        head = self.paint("frame", frame) + self.paint("bold", lead[len(frame) :])
+        return [f"{' ' * len(lead) if i else head} {line}" for i, line in enumerate(lines)]
+
+    def _item(self, mark: str, text: str, tone: str) -> list[str]:
+        lines = wrap(text, self.width - columns(mark) - 4)
+        pad = " " * (columns(mark) + 4)
+        return [(pad if i else f"  {self.paint(tone, mark)}  ") + line for i, line in enumerate(lines)]

@@ -1,0 +1,46 @@
+"""Figures of the gate in words. A trace of several steps has parts of a kernel a step: such keep one decimal."""
+
+from __future__ import annotations
+
+from auditor.gate_document import Place, Unit
+from auditor.report.facts import short_path
+from auditor.report.format import count, duration, percent, safe, size
+
+
+def number(value: float) -> str:
+    """A count a step: ``1,204``, ``12.3``."""
+    return count(round(value)) if value == round(value) else f"{value:,.1f}"
+
+
+def several(value: float, noun: str) -> str:
+    """``1 kernel``, ``12.3 kernels``."""
+    return f"{number(value)} {noun if value == 1 else noun + 's'}"
+
+
+def amount(value: float, unit: Unit) -> str:
+    """A figure in its unit."""
+    return {"count": number, "bytes": size, "share": percent, "us": duration}[unit](value)
+
+
+def more(difference: float, unit: Unit) -> str:
+    """``14 more``, ``1.05 MB more``, ``3.1 points more``."""
+    if unit == "share":
+        return f"{100 * difference:.1f} points more"
+    return f"{amount(difference, unit)} more"
+
+
+def signed(before: float, after: float, unit: Unit) -> str:
+    """What ``after`` has more or less: ``+14``, ``−1.05 MB``, ``0``."""
+    if before == after:
+        return "0"
+    sign = "+" if after > before else "−"
+    difference = abs(after - before)
+    return f"{sign}{100 * difference:.1f} points" if unit == "share" else f"{sign}{amount(difference, unit)}"
+
+
+def line_of(place: Place | None) -> str:
+    """``model.py:11 in forward``, from the package's root where it is installed; empty where it isn't known."""
+    if place is None:
+        return ""
+    where = f"{short_path(place.file)}:{place.line}"
+    return f"{where} in {safe(place.function)}" if place.function else where

@@ -1,0 +1,161 @@
+"""Two runs compared: findings by fingerprint, figures a step, and what can't be compared at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from gate_factory import audited, graph
+
+from auditor.document import CoverageInfo, Document, Finding, Run, Totals
+from auditor.errors import AuditError
+from auditor.gate.comparable import check_comparable
+from auditor.gate.compare import compare
+from auditor.gate.snapshot import snapshot_of
+from auditor.gate_document import Head
+from auditor.graph.model import OpGraph
+
+
+def finding(mark: str, *, sites: int = 1, kernels: int = 6, after: int = 1, dtype: str = "f32") -> Finding:
+    return Finding(
+        rule="FUS201", name="unfused-rms-norm", family="reduction", fingerprint=mark, sites=sites, kernels=kernels,
+        kernels_after=after, dtype=dtype, modules=["a", "", "b", "c", "d"],
+    )  # fmt: skip
+
+
+def changes(before: list[Finding], after: list[Finding]) -> dict[str, str]:
+    found = compare(snapshot_of(Document(findings=before)), snapshot_of(Document(findings=after)))
+    return {change.fingerprint: change.change for change in found.findings}
+
+
+def test_findings_are_new_fixed_larger_smaller_or_the_same() -> None:
+    before = [finding("same"), finding("fixed"), finding("fewer", sites=2, kernels=12, after=2), finding("more")]
+    after = [finding("more", sites=2, kernels=12, after=2), finding("new"), finding("fewer"), finding("same")]
+
+    found = changes(before, after)
+
+    assert found == {"new": "new", "more": "more", "fewer": "fewer", "fixed": "fixed", "same": "same"}
+    assert list(found) == ["new", "more", "fewer", "fixed", "same"]
+
+
+def test_as_many_kernels_at_more_sites_is_a_change() -> None:
+    before, after = finding("a", sites=1, kernels=8, after=2), finding("a", sites=2, kernels=8, after=2)
+    assert changes([before], [after]) == {"a": "more"}
+
+
+def test_findings_of_one_fingerprint_are_taken_together() -> None:
+    parts = [finding("a", kernels=4, dtype="f32"), finding("a", kernels=8, dtype="bf16")]
+    whole = [finding("a", sites=2, kernels=12, after=2)]
+
+    assert changes(parts, whole) == {"a": "same"}
+    (found,) = snapshot_of(Document(findings=parts)).findings
+    assert (found.sites, found.kernels, found.avoidable, found.modules) == (2, 12, 10, ["a", "b", "c"])
+
+
+def test_a_trace_of_several_steps_compares_a_step_each() -> None:
+    one = Document(totals=Totals(kernels=10, bytes=100, step_us=50.0), findings=[finding("a")])
+    four = Document(
+        run=Run(source="trace"), coverage=CoverageInfo(steps=4),
+        totals=Totals(kernels=40, bytes=400, step_us=200.0), findings=[finding("a", sites=4, kernels=24, after=4)],
+    )  # fmt: skip
+
+    found = compare(snapshot_of(one), snapshot_of(four))
+
+    assert [change.change for change in found.findings] == ["same"]
+    assert {m.key: m.verdict for m in found.measures if m.before} == {
+        "kernels": "same",
+        "bytes": "same",
+        "step_us": "same",
+    }
+    assert "1 step before, 4 steps after; all figures are of one step" in found.remarks[-1]
+
+
+def test_counts_get_worse_by_one_and_times_only_beyond_their_noise() -> None:
+    def run(kernels: int, step_us: float, bound_us: float) -> Document:
+        return Document(
+            totals=Totals(kernels=kernels, step_us=step_us, device_us=100.0, memory_bound_us=bound_us, peak_bytes=8)
+        )
+
+    def verdicts(before: Document, after: Document) -> dict[str, str]:
+        found = compare(snapshot_of(before), snapshot_of(after))
+        return {m.key: m.verdict for m in found.measures if m.key in ("kernels", "step_us", "memory_bound_share")}
+
+    base = run(10, 100.0, 50.0)
+    assert verdicts(base, run(11, 104.0, 51.0)) == {"kernels": "worse", "memory_bound_share": "same", "step_us": "same"}
+    assert verdicts(base, run(9, 106.0, 53.0)) == {
+        "kernels": "better",
+        "memory_bound_share": "worse",
+        "step_us": "worse",
+    }
+    assert verdicts(base, Document())["step_us"] == "unknown"
+
+
+def fingerprints(of: OpGraph) -> dict[str, tuple[float, float]]:
+    return {found.fingerprint: (found.sites, found.kernels) for found in snapshot_of(audited(of)).findings}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"first": 7},  # layers with other numbers
+        {"line": 400},  # moved lines
+        {"source": "/repo/renamed.py"},
+        {"source": "/elsewhere/checkout/model.py"},
+        {},  # another run
+    ],
+)
+def test_fingerprints_survive_what_changes_no_computation(changed: dict[str, Any]) -> None:
+    assert fingerprints(graph(2, **changed)) == fingerprints(graph(2))
+
+
+def test_fingerprints_survive_another_order_of_findings() -> None:
+    document = audited(graph(2, fused=1))
+    turned = msgspec.json.decode(msgspec.json.encode(document), type=Document)
+    turned.findings.reverse()
+    assert snapshot_of(turned) == snapshot_of(document)
+
+
+def test_another_computation_is_another_finding() -> None:
+    other = graph(1)
+    for op in other.ops:
+        op.module_class = "OtherNorm"
+    assert not fingerprints(other).keys() & fingerprints(graph(1)).keys()
+
+
+RUN = Head(id="1m8", kind="cuda", device="H100", torch="2.13.0+cu128", select=["FUS2"], edges="observed")
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"kind": "cpu"}, "base.json is of a cpu and the run of a cuda: kernels are counted differently there; record"),
+        ({"torch": "2.12.1"}, "base.json is of torch 2.12 and the run of torch 2.13, which dispatch other kernels"),
+        ({"select": []}, "audited with every rule and the run with only FUS2; run again with the same --select and"),
+        ({"ignore": ["FUS1"]}, "audited with only FUS2 but FUS1 and the run with only FUS2; run again"),
+        ({"edges": "inferred"}, "base.json has inferred edges and the run observed ones, so that findings differ"),
+    ],
+)
+def test_what_can_not_be_compared_is_refused_with_what_to_do(changed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(AuditError) as caught:
+        check_comparable(msgspec.structs.replace(RUN, **changed), RUN, "base.json")
+
+    assert sentence in str(caught.value)
+    assert str(caught.value).endswith("make a baseline anew with: fusion-audit baseline 1m8 -o FILE")
+
+
+@pytest.mark.parametrize(
+    "changed", [{"device": "A100"}, {"torch": "2.13.9"}, {"torch": ""}, {"select": ["fus2"]}, {"edges": "traced"}]
+)
+def test_what_can_be_compared(changed: dict[str, Any]) -> None:
+    check_comparable(msgspec.structs.replace(RUN, **changed), RUN, "base.json")
+
+
+def test_another_device_of_the_kind_only_warns() -> None:
+    before, after = (snapshot_of(audited(graph(1))) for _ in range(2))
+    other = msgspec.structs.replace(before, run=msgspec.structs.replace(before.run, device="A100", name="bert"))
+
+    assert compare(other, after).remarks == [
+        "The devices differ: A100 before, NVIDIA H100 80GB HBM3 after: counts compare, times do not.",
+        "The names differ: bert before, llama after.",
+    ]
