@@ -122,20 +122,16 @@ error[max_increase.unfused_kernels] unfused kernels against the baseline: grew f
 (+200 %), no increase is allowed
  = finding   FUS201 llama, new: 2 sites, 12 kernels, 10 avoidable
  = at        src/model.py:11 in forward · first
- = costs     1.20 ms of the step, 900 µs of kernel time, by the estimate
- = baseline  baseline base.json, llama (1m7) · commit bbbbbbbbbbbb · 2026-11-29 10:00 · H100
+ = costs     1.20 ms of the step, 900 µs of kernel time (estimated)
  = limit     max_increase.unfused_kernels, /repo/pyproject.toml:5
- = next      fusion-audit diff 1m7 1m8
 
 warning[max_memory_bound_share] memory-bound share: 70 %, 10.0 points more than the 60 % allowed
- = baseline  baseline base.json, llama (1m7) · commit bbbbbbbbbbbb · 2026-11-29 10:00 · H100
  = limit     max_memory_bound_share, /repo/pyproject.toml:6
- = next      fusion-audit diff 1m7 1m8
 
 findings: 1 new, 1 larger, 1 fixed
-  new  FUS201 llama: 2 sites, 12 kernels, at /repo/src/model.py:11 in forward
-  more  FUS201 unfused-rms-norm: 1 → 2 sites, 6 → 12 kernels, at /repo/src/model.py:11 in forward
-  fixed  FUS201 unfused-rms-norm: 2 sites, 12 kernels, at /repo/src/model.py:11 in forward
+  new  FUS201 llama: 2 sites, 12 kernels, at src/model.py:11 in forward
+  more  FUS201 unfused-rms-norm: 1 → 2 sites, 6 → 12 kernels, at src/model.py:11 in forward
+  fixed  FUS201 unfused-rms-norm: 2 sites, 12 kernels, at src/model.py:11 in forward
 
   passed  kernels: 40 of at most 50
   not held  bytes: not known
