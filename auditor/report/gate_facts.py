@@ -15,6 +15,8 @@ from auditor.report.format import duration, plural, safe
 from auditor.report.gate_words import amount, line_of, number, several, signed
 
 WORDS = {"failed": "failed", "warned": "warned", "passed": "passed", "skipped": "not held"}
+PROJECT_FILE = "pyproject.toml"
+"""Where formats that need a file put what is in none of the repository."""
 MARKS = {"failed": "error", "warned": "warning", "passed": "good", "skipped": "info"}
 
 

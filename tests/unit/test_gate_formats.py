@@ -179,6 +179,11 @@ class TestSarif:
         assert _place(run["results"][0]) == ("pyproject.toml", 5)
         assert "lib/model.py:11 in forward" in run["results"][0]["message"]["text"]
 
+    def test_what_lies_in_no_file_of_the_repository_is_told_of_the_project(self) -> None:
+        gate = verdict(file="/opt/lib/model.py")
+        gate.checks = [msgspec.structs.replace(gate.checks[0], file="", line=0)]
+        assert _place(self.read(gate)["results"][0]) == ("pyproject.toml", 1)
+
     def test_a_clean_run_has_no_results(self) -> None:
         run = self.read(GateDocument(run=Head(name="llama")))
         assert run["results"] == []
