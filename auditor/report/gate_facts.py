@@ -145,8 +145,9 @@ def measures(found: Comparison) -> list[tuple[str, ...]]:
     for each in found.measures:
         pair = [("–" if value is None else amount(value, each.unit)) for value in (each.before, each.after)]
         change = "–" if each.before is None or each.after is None else signed(each.before, each.after, each.unit)
-        label = each.label if each.counted else f"{each.label} (measured)"
-        rows.append((label, *pair, change, "" if each.verdict in ("same", "unknown") else each.verdict))
+        verdict = "" if each.verdict in ("same", "unknown") else each.verdict
+        remark = ", ".join(part for part in (verdict, "" if each.counted else "measured") if part)
+        rows.append((each.label, *pair, change, remark))
     return rows
 
 

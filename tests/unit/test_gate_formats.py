@@ -292,8 +292,8 @@ def test_a_comparison(fmt: Any) -> None:
     for part in ("llama", "1m7", "FUS201", "The devices differ."):
         assert part in text
     if fmt == "text":
-        assert "unfused kernels                6       18     +12     worse" in text
-        assert "memory-bound share (measured)  50 %    –      –" in text
+        assert "unfused kernels     6       18     +12     worse" in text
+        assert "memory-bound share  50 %    –      –       measured" in text
         assert "findings: 1 new, 1 larger, 1 fixed" in text
     if fmt == "json":
         assert msgspec.json.decode(text, type=Comparison) == found
