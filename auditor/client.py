@@ -143,7 +143,7 @@ class Client:
         finally:
             connection.close()
         if answer.status >= 400:
-            raise ServiceError(f"{self.url}: {_sentence(data) or f'HTTP status {answer.status}'}", answer.status)
+            raise ServiceError(f"{self.url}: {_sentence(data) or _without_words(answer.status)}", answer.status)
         if not data:
             return None
         try:
@@ -189,6 +189,13 @@ def _sentence(data: bytes) -> str:
         return str(json.loads(data)["error"])
     except (ValueError, KeyError, TypeError):
         return ""
+
+
+def _without_words(status: int) -> str:
+    """What it means that something answers with a status and no sentence of ours."""
+    if status in (404, 405):
+        return "there is no service of Fusion Auditor at this path; give the address that fusion-audit serve printed"
+    return f"HTTP status {status}"
 
 
 def _reason(error: BaseException) -> str:
