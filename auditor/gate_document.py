@@ -68,6 +68,7 @@ class Found(msgspec.Struct, kw_only=True, frozen=True):
     source: Place | None = None
     modules: list[str] = []
     """The first few of them."""
+    ops: list[str] = []
     sites: float = 0
     kernels: float = 0
     avoidable: float = 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from auditor.document import Document, Finding, SourceInfo
 from auditor.gate.measures import a_step, figures_of, steps_of
 from auditor.gate_document import Found, Head, Place, Snapshot
+from auditor.graph.ops import base_name
 from auditor.report.facts import avoidable
 
 MODULES = 3
@@ -54,6 +55,7 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
         phase=first.phase,
         source=place_of(first.source),
         modules=list(dict.fromkeys(m for f in group for m in f.modules if m))[:MODULES],
+        ops=[base_name(op) for op in first.ops],
         sites=total(lambda f: f.sites),
         kernels=total(lambda f: f.kernels),
         avoidable=total(avoidable),
