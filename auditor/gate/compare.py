@@ -36,12 +36,17 @@ def compare_findings(before: list[Found], after: list[Found]) -> list[FindingCha
 def _place(placed: dict[str, Found], lost: dict[str, Found]) -> None:
     """Give findings of ``lost`` that name no place the fingerprint of the one like them that ``placed`` alone has."""
     for mark, found in list(lost.items()):
-        if mark in placed or found.module_class or found.source is not None:
+        if mark in placed or _has_place(found):
             continue
-        alike = [m for m, other in placed.items() if m not in lost and _kind(other) == _kind(found)]
+        others = [(m, other) for m, other in placed.items() if m not in lost and _has_place(other)]
+        alike = [m for m, other in others if _kind(other) == _kind(found)]
         if len(alike) == 1:
             del lost[mark]
             lost[alike[0]] = found
+
+
+def _has_place(found: Found) -> bool:
+    return bool(found.module_class) or found.source is not None
 
 
 def _kind(found: Found) -> tuple[str, str, list[str]]:
@@ -51,7 +56,7 @@ def _kind(found: Found) -> tuple[str, str, list[str]]:
 def _change(was: Found | None, now: Found | None, mark: str) -> FindingChange:
     nothing = Found(fingerprint=mark)
     a, b = was or nothing, now or nothing
-    named = next((f for f in (now, was) if f and (f.module_class or f.source)), now or was or nothing)
+    named = next((f for f in (now, was) if f and _has_place(f)), now or was or nothing)
     return FindingChange(
         change=change_of(a, b), fingerprint=mark, rule=named.rule, name=named.name, module_class=named.module_class,
         source=named.source, modules=named.modules, sites=(a.sites, b.sites), kernels=(a.kernels, b.kernels),
