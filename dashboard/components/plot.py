@@ -11,7 +11,7 @@ from dashboard.components.code import details
 from dashboard.components.tables import scroll
 
 _CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
-_SIDEWAYS = "The drawing is wider than the window: it scrolls sideways →"
+_SIDEWAYS = "Wider than the window: scrolls sideways →"
 """Shown where that is so: labels and figures beside the bars need their room, and phones hide scroll bars."""
 
 
