@@ -39,7 +39,7 @@ def _place(placed: dict[str, Found], lost: dict[str, Found]) -> None:
         if mark in placed or _has_place(found):
             continue
         others = [(m, other) for m, other in placed.items() if m not in lost and _has_place(other)]
-        alike = [m for m, other in others if _kind(other) == _kind(found)]
+        alike = [m for m, other in others if other.kind == found.kind]
         if len(alike) == 1:
             del lost[mark]
             lost[alike[0]] = found
@@ -47,10 +47,6 @@ def _place(placed: dict[str, Found], lost: dict[str, Found]) -> None:
 
 def _has_place(found: Found) -> bool:
     return bool(found.module_class) or found.source is not None
-
-
-def _kind(found: Found) -> tuple[str, str, list[str]]:
-    return found.rule, found.phase, found.ops
 
 
 def _change(was: Found | None, now: Found | None, mark: str) -> FindingChange:
