@@ -20,7 +20,7 @@ from dashboard.components.page import run_page
 from dashboard.components.states import empty, failed, guarded, unexpected
 from dashboard.data.kernel_groups import MEASURES, grouped
 from dashboard.data.kernel_query import LONGEST_FIRST, from_grid, from_text, to_grid, to_text
-from dashboard.data.kernel_table import KernelTable, kernel_table
+from dashboard.data.kernel_table import KernelTable, kernel_table, noun
 from dashboard.data.kernels import GROUPS, Filter, Query, page
 from dashboard.data.stored import head
 
@@ -221,7 +221,7 @@ def _addresses(
 
 def _says(table: KernelTable, total: int, dur_us: float) -> str:
     of = f" of {count(len(table))}" if total < len(table) else ""
-    return f"{count(total)}{of} {'kernel' if len(table) == 1 else 'kernels'} · {duration(dur_us)}"
+    return f"{count(total)}{of} {noun(table, len(table))} · {duration(dur_us)}"
 
 
 def _csv(run: str, shown: dict[str, str]) -> Any:
