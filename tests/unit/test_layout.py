@@ -110,6 +110,8 @@ def test_views_are_those_of_torch(name: str) -> None:
         expected = run(f"aten.{name}", x, args)
         if expected is None and name == "as_strided":
             return  # only torch knows how large the storage is
+        if any(size < 0 for tensor in expected or () for size in tensor.shape):
+            return  # torch expands a scalar to (0, -1) as if that were a shape
         got = views_of(f"aten.{name}", layout(x), args)
         assert got == (None if expected is None else tuple(map(layout, expected)))
 
