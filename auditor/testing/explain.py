@@ -17,15 +17,21 @@ from auditor.testing.count import Count
 SHOWN = 3
 _LONGEST = 150
 """Findings, and characters of each: pytest cuts an explanation after 8 lines or 640 characters."""
+_LONGEST_SIDE = 60
 _NOUNS = {"bytes": "bytes moved", "peak_bytes": "bytes alive at once"}
 
 
 def comparison(count: Count, op: str, left: object, right: object, root: Path) -> list[str]:
     """The lines that pytest shows for ``assert left op right``; files are named from ``root`` on."""
-    noun = _NOUNS.get(count.key, count.key.replace("_", " "))
-    sides = [f"{number(side)} {noun}" if side is count else clip(safe(repr(side)), 60) for side in (left, right)]
+    sides = [_side(side) for side in (left, right)]
     name = safe(count.audit.document.run.name)
     return [f"{sides[0]} {op} {sides[1]} in {name or 'the audit'}", *found_lines(count, root)]
+
+
+def _side(side: object) -> str:
+    if not isinstance(side, Count):
+        return clip(safe(repr(side)), _LONGEST_SIDE)
+    return f"{number(side)} {_NOUNS.get(side.key, side.key.replace('_', ' '))}"
 
 
 def found_lines(count: Count, root: Path) -> list[str]:
