@@ -155,7 +155,7 @@ class Client:
             where = safe(answer.headers.get("Location") or "another address")
             raise ServiceError(f"{self.url}: it redirects to {where}; name that address instead", answer.status)
         if answer.status >= 400:
-            raise ServiceError(f"{self.url}: {_sentence(data) or f'HTTP status {answer.status}'}", answer.status)
+            raise ServiceError(f"{self.url}: {_sentence(data) or _without_words(answer.status)}", answer.status)
         if answer.status == 204:
             return None
         try:
@@ -211,6 +211,13 @@ def _sentence(data: bytes) -> str:
         return safe(str(json.loads(data)["error"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         return ""
+
+
+def _without_words(status: int) -> str:
+    """What it means that something answers with a status and no sentence of ours."""
+    if status in (404, 405):
+        return "there is no service of Fusion Auditor at this path; give the address that fusion-audit serve printed"
+    return f"HTTP status {status}"
 
 
 def _reason(error: BaseException) -> str:

@@ -68,6 +68,8 @@ class Found(msgspec.Struct, kw_only=True, frozen=True):
     source: Place | None = None
     modules: list[str] = []
     """The first few of them."""
+    kind: str = ""
+    """What it is, wherever it is: a few digits of its rule, phase and ops."""
     sites: float = 0
     kernels: float = 0
     avoidable: float = 0

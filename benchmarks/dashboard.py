@@ -51,7 +51,7 @@ OVERVIEW = (
 FIGURES = "() => ['time', 'roofline'].every(name => document.querySelector(`#overview-${name} .main-svg`))"
 RUNS = "() => document.querySelectorAll('#runs-grid .ag-row').length > 5"
 DRAWN = (
-    "() => /kernels? on/.test((document.querySelector('#timeline-says') || {}).innerText || '')"
+    "() => /kernels?( and copies)? on/.test((document.querySelector('#timeline-says') || {}).innerText || '')"
     " && document.querySelector('#timeline-graph .heatmaplayer image, #timeline-graph .barlayer path')"
 )
 ROWS = (

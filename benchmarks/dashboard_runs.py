@@ -156,7 +156,7 @@ def _finding(rule: str, name: str, place: np.ndarray, layer: np.ndarray, dur: np
                 ops=ops, module=f"model.layers.{layer[first] % 96}.{module.module}", kernels=len(ops), device_us=us,
                 source=SourceInfo(file="model.py", line=module.line, function="forward"), bytes_now=4 * _MB,
                 bytes_fused=_MB, saving=Saving(ideal_us=us * 0.7, likely_us=us * 0.6, step_us=us * 0.5),
-                formula=f"{len(ops)} kernels move 134.2 MB, 1 would move 33.6 MB: {us:.1f} us now",
+                formula=f"{len(ops)} kernels move 134.2 MB, 1 would move 33.6 MB: {us:.1f} µs now",
             )
         )  # fmt: skip
     us = sum(site.device_us for site in sites)

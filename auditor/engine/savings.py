@@ -194,16 +194,24 @@ def _siblings(site: SiteCost, device: Device, sizes: str) -> Estimate:
     share = min(1.0, Memory(device, scale=moved).us(moved, 0) / now) if known else 1.0
     ideal = min(now, again_us + fixed)
     likely = min(ideal, share * again_us + fixed)
-    return Estimate(ideal, likely, f"{sizes}: {share:.0%} bound by bytes, {likely:.1f} of {now:.1f} us saved")
+    return Estimate(ideal, likely, f"{sizes}: {share:.0%} bound by bytes, {_time(likely)} of {_time(now)} saved")
 
 
 def _spelled(now: float, after: After) -> str:
-    parts = [f"{after.gemm_us:.1f} GEMM"] if after.gemm_us else []
-    parts += [f"{after.body_us:.1f} bytes and arithmetic"]
+    parts = [f"{_time(after.gemm_us)} GEMM"] if after.gemm_us else []
+    parts += [f"{_time(after.body_us)} bytes and arithmetic"]
     if after.arithmetic_us > 0:
-        parts[-1] += f" ({after.arithmetic_us:.1f} of arithmetic, in part hidden)"
-    parts += [f"{after.fixed_us:.1f} fixed"] if after.fixed_us else []
-    return f"{now:.1f} us now, {after.us:.1f} us after = {' + '.join(parts)}"
+        parts[-1] += f" ({_time(after.arithmetic_us)} of arithmetic, in part hidden)"
+    parts += [f"{_time(after.fixed_us)} fixed"] if after.fixed_us else []
+    return f"{_time(now)} now, {_time(after.us)} after = {' + '.join(parts)}"
+
+
+def _time(us: float) -> str:
+    """As reports write a duration, beside which it is read: ``107 ms``, ``66.6 µs``."""
+    rounded = float(f"{us:.3g}")
+    scale, unit = next(((s, u) for s, u in ((1e6, "s"), (1e3, "ms")) if rounded >= s), (1.0, "µs"))
+    value = rounded / scale
+    return f"{value:,.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
 
 
 def _cache_note(memory: Memory) -> str:

@@ -49,11 +49,13 @@ class Change:
     path: Path
     old: str
     new: str
+    folder: Path = field(default_factory=Path.cwd)
+    """Where a diff of it is to be applied."""
 
     @property
     def name(self) -> str:
-        """The path from the current folder, if it lies there."""
-        return _shown(self.path)
+        """The path from that folder, if it lies there."""
+        return _shown(self.path, self.folder)
 
     @property
     def diff(self) -> str:
@@ -83,18 +85,24 @@ class _Spot:
     sites: int = 0
 
 
-def suggestions(stored: StoredRun, rules: Sequence[Rule], config: Config) -> Suggestions:
-    """A change for each of the user's files that findings of the run lie in, in the order of their names."""
+def suggestions(
+    stored: StoredRun, rules: Sequence[Rule], config: Config, *, folder: Path | None = None, only: str = ""
+) -> Suggestions:
+    """A change for each of the user's files that findings of the run lie in, in the order of their names.
+
+    ``folder``: from where files are named, the current one unless it is given. ``only``: the fingerprint of the one
+    finding that is meant.
+    """
     chosen = {rule.id: rule for rule in rules if config.chooses(rule.id, rule.name)}
     findings = [f for f in stored.document.findings if f.rule in chosen and f.phase != "backward"]
+    findings = [f for f in findings if only in ("", f.fingerprint)]
     graph = from_tables(stored.tables)
     spots: dict[str, dict[tuple[str, str, str], _Spot]] = {}
     for finding in findings:
         for place in finding.places:
             _add(spots, finding, chosen[finding.rule], _sources(graph, place))
-    found = [
-        _change(Path(file), list(own.values()), stored.document.run.created) for file, own in sorted(spots.items())
-    ]
+    folder, recorded = folder or Path.cwd(), stored.document.run.created
+    found = [_change(Path(file), list(own.values()), recorded, folder) for file, own in sorted(spots.items())]
     notes = [one for one in found if isinstance(one, str)]
     return Suggestions([one for one in found if isinstance(one, Change)], notes if spots else [NOTHING])
 
@@ -129,11 +137,11 @@ def is_users(file: str) -> bool:
 # --- one file --------------------------------------------------------------------------------------
 
 
-def _change(path: Path, spots: Sequence[_Spot], recorded: str) -> Change | str:
+def _change(path: Path, spots: Sequence[_Spot], recorded: str, folder: Path) -> Change | str:
     """What the file would become, or a sentence about why there is no change of it to suggest."""
     from auditor.fix.run import changed_since
 
-    name = _shown(path)
+    name = _shown(path, folder)
     try:
         with path.open(encoding="utf-8", newline="") as file:
             old = file.read()
@@ -144,7 +152,7 @@ def _change(path: Path, spots: Sequence[_Spot], recorded: str) -> Change | str:
     changed = changed_since(path, recorded)
     new = old if changed else _edited(old, tree, list(spots))
     if new != old and _is_python(new):
-        return Change(path, old, new)
+        return Change(path, old, new, folder)
     if _holds_all(old, spots):
         return f"{name}: what would be suggested is in the file already, from an earlier time."
     if changed:
@@ -234,6 +242,5 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _shown(path: Path) -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path).lstrip("/")
+def _shown(path: Path, folder: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path).lstrip("/")

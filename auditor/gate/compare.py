@@ -21,16 +21,38 @@ def compare(before: Snapshot, after: Snapshot) -> Comparison:
 
 
 def compare_findings(before: list[Found], after: list[Found]) -> list[FindingChange]:
-    """The findings of both, matched by fingerprint; what got worse comes first."""
+    """The findings of both, matched by fingerprint; what got worse comes first.
+
+    Code that is traced to apply a plan, or compiled, has lost its modules and lines: what is left of a finding there is
+    matched by its rule, phase and ops.
+    """
     was, now = ({found.fingerprint: found for found in side} for side in (before, after))
+    _place(was, now)
+    _place(now, was)
     made = [_change(was.get(mark), now.get(mark), mark) for mark in dict.fromkeys([*was, *now])]
     return sorted(made, key=lambda c: (_ORDER.index(c.change), -abs(c.kernels[1] - c.kernels[0]), c.fingerprint))
+
+
+def _place(placed: dict[str, Found], lost: dict[str, Found]) -> None:
+    """Give findings of ``lost`` that name no place the fingerprint of the one like them that ``placed`` alone has."""
+    for mark, found in list(lost.items()):
+        if mark in placed or _has_place(found):
+            continue
+        others = [(m, other) for m, other in placed.items() if m not in lost and _has_place(other)]
+        alike = [m for m, other in others if other.kind == found.kind]
+        if len(alike) == 1:
+            del lost[mark]
+            lost[alike[0]] = found
+
+
+def _has_place(found: Found) -> bool:
+    return bool(found.module_class) or found.source is not None
 
 
 def _change(was: Found | None, now: Found | None, mark: str) -> FindingChange:
     nothing = Found(fingerprint=mark)
     a, b = was or nothing, now or nothing
-    named = now or was or nothing
+    named = next((f for f in (now, was) if f and _has_place(f)), now or was or nothing)
     return FindingChange(
         change=change_of(a, b), fingerprint=mark, rule=named.rule, name=named.name, module_class=named.module_class,
         source=named.source, modules=named.modules, sites=(a.sites, b.sites), kernels=(a.kernels, b.kernels),

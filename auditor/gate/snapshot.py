@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from auditor.document import Document, Finding, SourceInfo
 from auditor.gate.measures import a_step, figures_of, steps_of
 from auditor.gate_document import Found, Head, Place, Snapshot
+from auditor.graph.ops import base_name
 from auditor.report.facts import avoidable
 
 MODULES = 3
@@ -54,6 +56,7 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
         phase=first.phase,
         source=place_of(first.source),
         modules=list(dict.fromkeys(m for f in group for m in f.modules if m))[:MODULES],
+        kind=_kind(first),
         sites=total(lambda f: f.sites),
         kernels=total(lambda f: f.kernels),
         avoidable=total(avoidable),
@@ -62,6 +65,11 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
         likely_us=total(lambda f: f.saving.likely_us),
         step_us=total(lambda f: f.saving.step_us),
     )
+
+
+def _kind(finding: Finding) -> str:
+    text = "|".join((finding.rule, finding.phase, *map(base_name, finding.ops)))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def place_of(source: SourceInfo | None) -> Place | None:

@@ -15,6 +15,8 @@ from auditor.report.format import duration, plural, safe
 from auditor.report.gate_words import amount, line_of, number, several, signed
 
 WORDS = {"failed": "failed", "warned": "warned", "passed": "passed", "skipped": "not held"}
+PROJECT_FILE = "pyproject.toml"
+"""Where formats that need a file put what is in none of the repository."""
 MARKS = {"failed": "error", "warned": "warning", "passed": "good", "skipped": "info"}
 
 
@@ -82,18 +84,20 @@ def set_at(check: Check) -> str:
 
 
 def particulars(gate: GateDocument, check: Check) -> list[Fact]:
-    """Everything about a broken limit: what got worse and where, what it costs, since when, what to do."""
+    """What got worse and where, what it costs, and the line that holds the limit."""
     lines = [fact for culprit in check.culprits for fact in _worse(gate, culprit)]
-    if gate.comparison is not None:
-        lines.append(Fact("baseline", against(gate), literal=True))
-    lines.append(Fact("limit", f"{safe(check.id)}, {set_at(check)}", literal=True))
-    if gate.next:
-        lines.append(Fact("next", gate.next[0], literal=True))
-    return lines
+    return [*lines, Fact("limit", f"{safe(check.id)}, {set_at(check)}", literal=True)]
+
+
+def standing_alone(gate: GateDocument, check: Check) -> list[Fact]:
+    """As :func:`particulars`, with what a reader of the whole report knows already: since when, and what to do."""
+    lines = [*particulars(gate, check), Fact("against", against(gate), literal=True)]
+    lines += [Fact("next", gate.next[0], literal=True)] if gate.next else []
+    return [line for line in lines if line.value]
 
 
 def _worse(gate: GateDocument, culprit: Culprit) -> list[Fact]:
-    where = " · ".join(part for part in (line_of(shown(gate, culprit.source)), safe(culprit.module)) if part)
+    where = " · ".join(part for part in (shown(culprit.source, gate.root), safe(culprit.module)) if part)
     lines = [
         Fact("finding", f"{safe(culprit.rule)} {safe(culprit.name)}, {culprit.what}", literal=True),
         Fact("at", where, literal=True),
@@ -106,15 +110,20 @@ def cost(culprit: Culprit) -> str:
     """What fusing the finding would likely save, where it was timed."""
     if not culprit.step_us and not culprit.likely_us:
         return ""
-    return f"{duration(culprit.step_us)} of the step, {duration(culprit.likely_us)} of kernel time, by the estimate"
+    return f"{duration(culprit.step_us)} of the step, {duration(culprit.likely_us)} of kernel time (estimated)"
 
 
-def shown(gate: GateDocument, place: Place | None) -> Place | None:
-    """``place`` with its file from the repository's root on, or from the installed package's."""
+def shown(place: Place | None, root: str) -> str:
+    """The source line with its file from ``root`` on, or from the installed package's; empty where it isn't known."""
     if place is None:
-        return None
-    root = Path(gate.root) if gate.root else None
-    return Place(file=short_path(place.file, root), line=place.line, function=place.function)
+        return ""
+    file = short_path(place.file, Path(root) if root else None)
+    return line_of(Place(file=file, line=place.line, function=place.function))
+
+
+def change_place(change: FindingChange, root: str) -> str:
+    """Where a finding is: its source line from ``root`` on, else the class of its module."""
+    return shown(change.source, root) or safe(change.module_class)
 
 
 def in_repository(gate: GateDocument, file: str) -> str:
@@ -136,8 +145,9 @@ def measures(found: Comparison) -> list[tuple[str, ...]]:
     for each in found.measures:
         pair = [("–" if value is None else amount(value, each.unit)) for value in (each.before, each.after)]
         change = "–" if each.before is None or each.after is None else signed(each.before, each.after, each.unit)
-        label = each.label if each.counted else f"{each.label} (measured)"
-        rows.append((label, *pair, change, "" if each.verdict in ("same", "unknown") else each.verdict))
+        verdict = "" if each.verdict in ("same", "unknown") else each.verdict
+        remark = ", ".join(part for part in (verdict, "" if each.counted else "measured") if part)
+        rows.append((each.label, *pair, change, remark))
     return rows
 
 

@@ -13,8 +13,6 @@ from auditor.report import gate_facts as facts
 from auditor.report.gate_plain import message
 
 _SEVERITIES = {"failed": "major", "warned": "minor"}
-_NOWHERE = "pyproject.toml"
-"""Every issue needs a file; one that has none is about the project."""
 
 
 def render(gate: GateDocument) -> str:
@@ -31,7 +29,7 @@ def _places(gate: GateDocument, check: Check) -> list[tuple[str, int, str]]:
         for culprit in check.culprits
         if culprit.source and (file := facts.in_repository(gate, culprit.source.file))
     ]
-    return inside or [(facts.in_repository(gate, check.file) or _NOWHERE, check.line, "")]
+    return inside or [(facts.in_repository(gate, check.file) or facts.PROJECT_FILE, check.line, "")]
 
 
 def _issue(gate: GateDocument, check: Check, file: str, line: int, mark: str) -> dict[str, object]:

@@ -6,11 +6,11 @@ Names from the run are untrusted: they only ever appear in code spans, where nei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from auditor.gate_document import Check, Comparison, FindingChange, GateDocument, Point
 from auditor.report import gate_facts as facts
 from auditor.report.format import count, duration, plural
-from auditor.report.gate_words import line_of
 from auditor.report.markdown import code, fold, tabular, value
 
 _ROWS = 40
@@ -33,7 +33,7 @@ def render(gate: GateDocument) -> str:
             if fact.label != "verdict"
         ),
         *(_problem(gate, check) for check in facts.problems(gate)),
-        _changes(gate.comparison, "Findings that changed") if gate.comparison else "",
+        _changes(gate.comparison, "Findings that changed", gate.root) if gate.comparison else "",
         fold("Figures of a step", _measures(gate.comparison)) if gate.comparison else "",
         _trend(gate.trend),
         fold(plural(len(quiet), "more limit"), "\n".join(map(_kept, quiet))) if quiet else "",
@@ -50,7 +50,7 @@ def render_diff(found: Comparison) -> str:
         "\n".join(f"- **{label}** {code(facts.described(head))}"
                   for label, head in (("before", found.before), ("after", found.after))),
         _measures(found),
-        _changes(found, "Findings"),
+        _changes(found, "Findings", str(Path.cwd())),
         "\n".join(f"> {code(remark, longest=_SENTENCE)}" for remark in found.remarks),
     ]  # fmt: skip
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -70,20 +70,19 @@ def _measures(found: Comparison) -> str:
     return tabular([head.lower() for head in facts.MEASURE_HEAD], map(list, facts.measures(found)), "lrrrl")
 
 
-def _changes(found: Comparison, title: str) -> str:
+def _changes(found: Comparison, title: str, root: str) -> str:
     changed = [change for change in found.findings if change.change != "same"]
     head = f"**{title}**: {facts.change_counts(found)}"
     if not changed:
         return head
-    rows = tabular(["", "rule", "where", "what"], map(_change, changed[:_ROWS]))
+    rows = tabular(["", "rule", "where", "what"], (_change(each, root) for each in changed[:_ROWS]))
     left = len(changed) - _ROWS
     return f"{head}\n\n{rows}" + (f"\n\n{plural(left, 'smaller change')} left out." if left > 0 else "")
 
 
-def _change(change: FindingChange) -> list[str]:
-    where = line_of(change.source) or change.module_class
+def _change(change: FindingChange, root: str) -> list[str]:
     rule = f"{code(change.rule, table=True)} {code(change.name, table=True)}"
-    return [change.change, rule, code(where, table=True), facts.change_words(change)]
+    return [change.change, rule, code(facts.change_place(change, root), table=True), facts.change_words(change)]
 
 
 def _trend(points: list[Point]) -> str:

@@ -10,5 +10,5 @@ from auditor.report.format import safe
 def message(gate: GateDocument, check: Check) -> str:
     """The sentence, and under it a line for each particular."""
     lines = [facts.sentence(check)]
-    lines += [f"{fact.label}: {fact.value}" for fact in facts.particulars(gate, check)]
+    lines += [f"{fact.label}: {fact.value}" for fact in facts.standing_alone(gate, check)]
     return "\n".join(safe(line) for line in lines)

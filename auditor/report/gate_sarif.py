@@ -69,13 +69,12 @@ def _rule(mark: str, name: str, short: str, help_: str, level: str) -> dict[str,
 def _of_check(gate: GateDocument, check: Check, index: dict[str, int]) -> dict[str, Any]:
     rule = f"gate/{check.key}"
     places = [(c.source.file, c.source.line, c.module) for c in check.culprits if c.source]
-    located = _locations(gate, places, (check.file, check.line))
     return {
         "ruleId": rule,
         "ruleIndex": index[rule],
         "level": _LEVELS[check.status],
         "message": {"text": message(gate, check)},
-        "locations": located[:1],  # readers show one; the others are told in the message, and have their own results
+        "locations": _locations(gate, places, (check.file, check.line)),
         "partialFingerprints": {_FINGERPRINT: f"{safe(check.id)}/{safe(gate.run.name)}"},
     }
 
@@ -99,13 +98,12 @@ def _first_limit(gate: GateDocument) -> tuple[str, int]:
 
 
 def _locations(gate: GateDocument, places: list[tuple[str, int, str]], limit: tuple[str, int]) -> list[dict[str, Any]]:
-    """Those of ``places`` in the repository, else that of the limit: a result without a file is not shown."""
-    made = []
+    """The first of ``places`` that is in the repository, else the limit's: a result without a file is not shown."""
     for file, line, module in [*places, (*limit, "")]:
         inside = facts.in_repository(gate, file)
         if inside:
-            made.append(_location(inside, line, module))
-    return made
+            return [_location(inside, line, module)]
+    return [_location(facts.PROJECT_FILE, 1, "")]
 
 
 def _location(file: str, line: int, module: str) -> dict[str, Any]:

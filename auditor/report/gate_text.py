@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from auditor.gate_document import Check, Comparison, GateDocument
 from auditor.report import gate_facts as facts
 from auditor.report.facts import Fact
 from auditor.report.fix_text import table
 from auditor.report.format import safe
-from auditor.report.gate_words import line_of
 from auditor.report.terminal import Palette, columns, fit, wrap
 
 _NARROWEST = 48
@@ -23,7 +23,7 @@ def render(gate: GateDocument, *, color: bool = False, width: int = 100) -> str:
     parts = [
         writer.header(gate),
         *(writer.problem(gate, check) for check in facts.problems(gate)),
-        writer.changes(gate.comparison) if gate.comparison else [],
+        writer.changes(gate.comparison, gate.root) if gate.comparison else [],
         writer.kept(gate),
         writer.remarks(gate.remarks),
         writer.next(gate),
@@ -37,7 +37,7 @@ def render_diff(found: Comparison, *, color: bool = False, width: int = 100) -> 
     parts = [
         writer.runs(found),
         writer.measures(found),
-        writer.changes(found, everything=True),
+        writer.changes(found, str(Path.cwd()), everything=True),
         writer.remarks(found.remarks),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -70,12 +70,12 @@ class _Writer:
         head, *rows = table([facts.MEASURE_HEAD, *facts.measures(found)])
         return [self.paint("dim", f"  {head}"), *(f"  {row}" for row in rows)]
 
-    def changes(self, found: Comparison, *, everything: bool = False) -> list[str]:
+    def changes(self, found: Comparison, root: str, *, everything: bool = False) -> list[str]:
         lines = [self.paint("bold", f"findings: {facts.change_counts(found)}")]
         for change in found.findings:
             if change.change == "same" and not everything:
                 continue
-            where = line_of(change.source)
+            where = facts.change_place(change, root)
             text = f"{safe(change.rule)} {safe(change.name)}: {facts.change_words(change)}"
             lines += self._item(change.change, f"{text}{f', at {where}' if where else ''}", _TONES[change.change])
         return lines
@@ -96,7 +96,7 @@ class _Writer:
 
     def _fact(self, fact: Fact, frame: str) -> list[str]:
         lead = f"{frame}{fact.label:<{_LABEL}}"
-        lines = [fact.value] if fact.label == "next" else wrap(fact.value, self.width - len(lead) - 1)
+        lines = wrap(fact.value, self.width - len(lead) - 1)
         head = self.paint("frame", frame) + self.paint("bold", lead[len(frame) :])
         return [f"{' ' * len(lead) if i else head} {line}" for i, line in enumerate(lines)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import flask
 from a2wsgi import WSGIMiddleware
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 
 from auditor import __version__
@@ -19,6 +19,8 @@ from dashboard.api.errors import install_handlers
 from dashboard.api.guard import TRUSTED, Guard
 from dashboard.api.headers import SecurityHeaders
 from dashboard.api.hosts import Hosts
+from dashboard.api.known_query import known_query
+from dashboard.api.openapi import declare_tokens
 from dashboard.api.routes import health, jobs, kernels, rules, runs, uploads
 from dashboard.api.service import Service
 from dashboard.api.static_cache import StaticCache
@@ -66,8 +68,10 @@ def create_api(service: Service) -> FastAPI:
         description="Audits, their findings and kernels, and jobs that fix them.", separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.service = service
-    for part in (health, runs, kernels, uploads, jobs, rules, login):
-        app.include_router(part.router)
+    for part in (health, runs, kernels, uploads, jobs, rules):
+        app.include_router(part.router, dependencies=[Depends(known_query)])
+    app.include_router(login.router)
+    declare_tokens(app, service.settings.only_here)
     install_handlers(app)
     return app
 

@@ -10,9 +10,11 @@ import dash
 from dash import Input, Output, State, callback, dcc, html
 from dash.exceptions import PreventUpdate
 
+from auditor.document import Finding
 from auditor.errors import AuditError
 from auditor.fix_document import FixDocument
 from auditor.patching.plan import HEADER, Plan, load_plan
+from auditor.store.registering import registered
 from dashboard.components.measured import fix_for
 from dashboard.components.source import why_not_here
 from dashboard.components.states import failed
@@ -22,6 +24,7 @@ from dashboard.data.rules import all_rules
 from dashboard.data.stored import document as document_of
 from dashboard.data.stored import stored
 
+_APPLY = "Of this finding's sites; apply it with patch -p1 in the folder that the script was run in"
 _LARGEST = 8_000_000
 """Bytes of a plan."""
 
@@ -55,8 +58,10 @@ def _plan(path: Path) -> Plan | None:
         return None
 
 
-def diff_text(run: str) -> str:
-    """Suggested changes of the user's own source, as a unified diff.
+def diff_text(run: str, finding: Finding) -> str:
+    """Suggested changes of the user's own source at the sites of ``finding``, as a unified diff.
+
+    It applies with ``patch -p1`` in the folder that the script was run in.
 
     Raises:
         AuditError: the files are not this machine's, or there is nothing to suggest.
@@ -66,7 +71,9 @@ def diff_text(run: str) -> str:
     refused = why_not_here(run)
     if refused:
         raise AuditError(f"No source is read here: {refused}")
-    found = suggestions(stored(run), all_rules(), current().config)
+    registration = registered(current().store, run)
+    folder = Path(registration.folder) if registration else None
+    found = suggestions(stored(run), all_rules(), current().config, folder=folder, only=finding.fingerprint)
     if not found.changes:
         why = " ".join(found.notes) or "No finding lies in source files of yours."
         raise AuditError(f"There is nothing to suggest a change of. {why}")
@@ -80,7 +87,7 @@ def download_buttons() -> html.Div:
             html.Div(
                 [
                     html.Button("Download the plan", id="finding-plan", type="button"),
-                    html.Button("Download the source diff", id="finding-diff", type="button"),
+                    html.Button("Download the source diff", id="finding-diff", type="button", title=_APPLY),
                     dcc.Download(id="finding-file"),
                 ],
                 className="row",
@@ -103,9 +110,10 @@ def _download(plan: int | None, diff: int | None, which: dict[str, str]) -> tupl
         raise PreventUpdate
     run = which["run"]
     try:
+        finding = find_finding(document_of(run), which["fingerprint"])
         if dash.ctx.triggered_id == "finding-diff":
-            return {"content": diff_text(run), "filename": f"fusion-{run}.diff", "type": "text/x-diff"}, None
-        fix = fix_for(run, find_finding(document_of(run), which["fingerprint"]))
+            return {"content": diff_text(run, finding), "filename": f"fusion-{run}.diff", "type": "text/x-diff"}, None
+        fix = fix_for(run, finding)
         if fix is None:
             return dash.no_update, failed("No fix of this run is stored yet.", "No plan yet")
         return {"content": plan_text(fix), "filename": f"fusion-plan-{run}.yaml", "type": "application/yaml"}, None

@@ -21,10 +21,11 @@ def choice(
 ) -> html.Div:
     """One of ``values``, or all of them; a value of the address that is not among them is offered too.
 
-    ``css``: ``broad`` for long values.
+    ``everything``: what all of them are called; empty where one has to be chosen. ``css``: ``broad`` for long values.
     """
     known = list(dict.fromkeys([*values, *([value] if value else [])]))
-    options = [{"value": "", "label": everything}, *({"value": v, "label": clip(safe(v), 60)} for v in known if v)]
+    options = [{"value": "", "label": everything}] if everything else []
+    options += [{"value": v, "label": clip(safe(v), 60)} for v in known if v]
     return select(ident, label, options, value or None, css=css)
 
 

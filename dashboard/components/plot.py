@@ -11,6 +11,8 @@ from dashboard.components.code import details
 from dashboard.components.tables import scroll
 
 _CONFIG: Any = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
+_SIDEWAYS = "Wider than the window: scrolls sideways →"
+"""Shown where that is so: labels and figures beside the bars need their room, and phones hide scroll bars."""
 
 
 def plot(figure: Any, name: str, instead: Any, *, height: int, summary: str = "The same as a table") -> html.Div:
@@ -25,4 +27,4 @@ def plot(figure: Any, name: str, instead: Any, *, height: int, summary: str = "T
     """
     graph = dcc.Graph(figure=figure, config=_CONFIG, style={"height": f"{height}px"})
     seen = scroll(name.partition(".")[0], html.Div(graph, role="img", className="plot-area", **aria(label=name)))
-    return html.Div([seen, details(summary, instead)], className="plot")
+    return html.Div([html.P(_SIDEWAYS, className="sideways"), seen, details(summary, instead)], className="plot")

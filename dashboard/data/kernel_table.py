@@ -71,6 +71,13 @@ class KernelTable:
         return sum(int(column.nbytes) for column in columns) + 8 * len(self)
 
 
+def noun(table: KernelTable, number: int) -> str:
+    """What the rows are: a run's own count of kernels has no copies and fills by the copy engine in it."""
+    if bool((table.kind.codes == KINDS.index("transfer")).any()):
+        return "kernels and copies"
+    return "kernel" if number == 1 else "kernels"
+
+
 def kernel_table(ref: str = "latest") -> KernelTable:
     """The kernels of a run, loaded once. AuditError where there is no such run, or it has no table of kernels."""
     run = run_id(ref)

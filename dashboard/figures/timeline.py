@@ -218,7 +218,9 @@ def says(view: View, left_out: int = 0) -> str:
     width = view.t1_us - view.t0_us
     span = f"{moment(view.t0_us, width)} to {moment(view.t1_us, width)}"
     whole = "" if width >= view.end_us else f", {duration(width)} of {duration(view.end_us)}"
-    return f"{span}{whole} · {plural(view.kernels, 'kernel')} on {lanes}{more} · {drawn}"
+    copied = view.kind_us[KINDS.index("transfer")] > 0
+    what = f"{count(view.kernels)} kernels and copies" if copied else plural(view.kernels, "kernel")
+    return f"{span}{whole} · {what} on {lanes}{more} · {drawn}"
 
 
 def moment(at_us: float, width_us: float) -> str:

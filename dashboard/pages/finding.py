@@ -114,9 +114,7 @@ def _sites(finding: Finding, site: str) -> Any:
     places = finding.places[:_OFFERED]
     index = int(site) if site.isdecimal() and int(site) < len(places) else 0
     labels = [f"{i + 1}. {safe(p.module) or facts.place(p.source) or 'site'}" for i, p in enumerate(places)]
-    field = choice(
-        "finding-site", "Site", labels, labels[index] if labels else "", everything="The first site", css="broad"
-    )
+    field = choice("finding-site", "Site", labels, labels[index] if labels else "", everything="", css="broad")
     return html.Div(field, className="filters", hidden=len(places) < 2)
 
 

@@ -20,7 +20,7 @@ from dashboard.components.page import run_page
 from dashboard.components.states import empty, failed, guarded, unexpected
 from dashboard.data.kernel_groups import MEASURES, grouped
 from dashboard.data.kernel_query import LONGEST_FIRST, from_grid, from_text, to_grid, to_text
-from dashboard.data.kernel_table import KernelTable, kernel_table
+from dashboard.data.kernel_table import KernelTable, kernel_table, noun
 from dashboard.data.kernels import GROUPS, Filter, Query, page
 from dashboard.data.stored import head
 
@@ -31,7 +31,7 @@ _LABELS = {
     "module_class": "module class", "rule": "finding", "source": "source", "start_us": "start, µs", "phase": "phase",
     "stream": "stream", "device": "device",
 }  # fmt: skip
-_WIDTHS = {"name": 350, "kind": 110, "op_name": 150, "module": 220, "module_class": 140, "rule": 210, "source": 160,
+_WIDTHS = {"name": 360, "kind": 110, "op_name": 150, "module": 220, "module_class": 140, "rule": 210, "source": 160,
            "phase": 100, "dur_us": 120, "start_us": 130, "stream": 90, "device": 90}  # fmt: skip
 _NUMBERS = ("dur_us", "start_us", "stream", "device")
 _TIMES = ("dur_us", "start_us")
@@ -39,7 +39,7 @@ _HINT = (
     "The longest kernels come first; click a head for another order. What is typed under a head narrows the list: "
     "under a time it is the least."
 )
-_NAME, _GROUP_NAME = 46, 64
+_NAME, _GROUP_NAME = 40, 52
 """Characters of a name: its middle is left out, since many differ at their ends alone."""
 _GROUP_ROWS = 5000
 """Groups that are shown: no reader looks at more, and a grid of all would be slow."""
@@ -221,7 +221,7 @@ def _addresses(
 
 def _says(table: KernelTable, total: int, dur_us: float) -> str:
     of = f" of {count(len(table))}" if total < len(table) else ""
-    return f"{count(total)}{of} {'kernel' if len(table) == 1 else 'kernels'} · {duration(dur_us)}"
+    return f"{count(total)}{of} {noun(table, len(table))} · {duration(dur_us)}"
 
 
 def _csv(run: str, shown: dict[str, str]) -> Any:

@@ -54,7 +54,7 @@ def layout(rule_id: str = "", **_: str) -> html.Div:
 def _facts(rule: Rule) -> list[tuple[str, Any]]:
     return [
         ("family", safe(rule.family)),
-        ("severity", badges.severity(rule_settings().severity_of(rule))),
+        ("severity", html.Span(badges.severity(rule_settings().severity_of(rule)), id="rule-severity-now")),
         ("status", f"{safe(rule.status)}, {plural(len(rule.tests), 'test')} in the rule file"),
         ("replacement", html.Code(safe(rule.replacement)) if rule.replacement else "the rule names none yet"),
         ("file", html.Code(safe(str(rule.path)))),
@@ -95,22 +95,24 @@ def _settings(rule: Rule) -> html.Div:
 
 @callback(
     Output("rule-saved", "children"),
+    Output("rule-severity-now", "children"),
     Input("rule-enabled", "checked"),
     Input("rule-severity", "value"),
     State("rule-which", "data"),
     prevent_initial_call=True,
 )
-def _save(enabled: bool | None, severity: str | None, rule: str) -> Any:
+def _save(enabled: bool | None, severity: str | None, rule: str) -> tuple[Any, Any]:
+    """What became of it, and the badge at the top as it then is."""
     if not current().may_change():
-        return failed(LOG_IN)
+        return failed(LOG_IN), dash.no_update
     known = find_rule(rule)
     if known is None or (severity or "") not in ("", *get_args(Severity)):
         raise PreventUpdate
     try:
         current().store.rule_settings.put(RuleSetting(known.id, bool(enabled), severity or ""))
     except AuditError as error:
-        return failed(str(error))
-    return html.P("Saved.", className="good-text")
+        return failed(str(error)), dash.no_update
+    return html.P("Saved.", className="good-text"), badges.severity(rule_settings().severity_of(known))
 
 
 @callback(Output("rule-history", "children"), Input("rule-which", "data"))

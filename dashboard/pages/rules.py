@@ -69,7 +69,7 @@ def _totals() -> dict[str, tuple[int, int, int, float]]:
 def _table(totals: dict[str, tuple[int, int, int, float]] | None) -> html.Div:
     settings, nothing = rule_settings(), (0, 0, 0, 0.0)
     rows = (_row(rule, settings, totals.get(rule.id, nothing) if totals is not None else None) for rule in all_rules())
-    return table("Rules, and what they found in the last runs", _HEAD, rows, numbers=(5, 6, 7, 8))
+    return table("Rules, and what they found in the last runs", _HEAD, rows, numbers=(5, 6, 7, 8), css="rules")
 
 
 def _row(rule: Rule, settings: RuleSettings, found: tuple[int, int, int, float] | None) -> list[Any]:

@@ -12,6 +12,8 @@ from browsed import Seen, Site
 from playwright.sync_api import BrowserContext, expect
 from settled import settled
 
+from dashboard.jobs.model import Options
+
 
 def test_the_first_tab_leads_past_the_navigation(seen: Seen, site: Site) -> None:
     page = seen.page
@@ -142,7 +144,7 @@ def test_applying_shows_progress_log_and_what_was_measured(seen: Seen, site: Sit
 
 def test_a_job_is_cancelled_and_tried_again(seen: Seen, site: Site) -> None:
     page = seen.page
-    job = site.jobs.submit("audit", site.run)
+    job = site.jobs.submit("audit", site.run, Options(steps=50))
     site.jobs.move(job.id, state="running", progress="recording")
     settled(page, f"{site.url}/jobs/{job.id}")
 
@@ -226,4 +228,50 @@ def test_the_plan_is_downloaded_or_it_is_said_why_not(seen: Seen, site: Site) ->
     page.locator("#finding-plan").click()
 
     expect(page.locator("#finding-file-problem")).to_contain_text("is not on this machine any more")
+    assert seen.wrong == []
+
+
+@pytest.mark.parametrize("seen", [("light", 390)], indirect=True)
+def test_a_phone_is_told_that_a_drawing_scrolls_and_can_read_what_rules_find(seen: Seen, site: Site) -> None:
+    page = seen.page
+    settled(page, site.url + site.pages["overview"])
+    drawing = page.locator("#overview-time .plot")
+    assert drawing.locator(".scroll").first.evaluate("e => e.scrollWidth > e.clientWidth")
+    expect(drawing.locator(".sideways")).to_be_visible()
+
+    settled(page, site.url + site.pages["rules"])
+    seen_of_it = "e => Math.min(e.getBoundingClientRect().right, window.innerWidth) - e.getBoundingClientRect().left"
+    assert page.locator(".rules td:nth-child(2)").first.evaluate(seen_of_it) > 150
+    page.set_viewport_size({"width": 1280, "height": 900})
+    settled(page, site.url + site.pages["overview"])
+    expect(page.locator(".sideways").first).to_be_hidden()
+    assert seen.wrong == []
+
+
+def test_a_click_twice_queues_one_job_and_holds_the_button(seen: Seen, site: Site) -> None:
+    page = seen.page
+    settled(page, site.url + site.pages["finding"])
+    before = len(site.jobs.list())
+
+    page.locator("#finding-apply").dblclick()
+
+    expect(page.locator("#finding-apply")).to_be_disabled()
+    job = site.jobs.list()[0]
+    expect(page.locator("#finding-why")).to_contain_text(f"Job {job.id} applies it already: it is queued")
+    expect(page.locator("#finding-problem")).to_have_text("")
+    assert len(site.jobs.list()) == before + 1
+    site.jobs.cancel(job.id)
+    expect(page.locator("#finding-apply")).to_be_enabled()
+    assert seen.wrong == []
+
+
+def test_the_badge_of_a_rule_follows_its_severity(seen: Seen, site: Site) -> None:
+    page = seen.page
+    settled(page, f"{site.url}/rules/FUS301")
+
+    page.locator("#rule-severity").select_option("error")
+
+    expect(page.locator("#rule-severity-now .badge")).to_have_text("error")
+    page.locator("#rule-severity").select_option("")
+    expect(page.locator("#rule-severity-now .badge")).not_to_have_text("error")
     assert seen.wrong == []

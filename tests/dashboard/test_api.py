@@ -12,6 +12,9 @@ from stored_runs import document, save, save_script, tables
 
 from auditor.fix_document import FixDocument
 from auditor.store import Store
+from dashboard.api.app import create_api
+from dashboard.api.service import Service
+from dashboard.api.settings import Settings
 
 
 class TestRuns:
@@ -153,6 +156,10 @@ class TestRules:
         ("jobs?state=lost", 422, "query state: "),
         ("runs?text=%00", 422, "query text: "),
         ("jobs/latest", 422, "path job: "),
+        ("runs?nonsense=1", 422, "query nonsense: there is no such parameter; this path has limit, offset, text"),
+        ("runs/latest?limit=1", 422, "query limit: there is no such parameter; this path has none"),
+        ("runs?text=a&%3Cb%3E%00=1", 422, "query <b>\\x00: there is no such parameter"),
+        ("health?x", 422, "query x: there is no such parameter"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(path: str, status: int, sentence: str, store: Store, anyone: TestClient) -> None:
@@ -162,6 +169,12 @@ def test_what_is_wrong_is_one_sentence(path: str, status: int, sentence: str, st
     assert list(answer.json()) == ["error"]
     assert answer.json()["error"].startswith(sentence)
     assert "\n" not in answer.json()["error"]
+
+
+def test_where_others_reach_the_service_every_path_needs_the_token(store: Store) -> None:
+    document = create_api(Service(store, Settings(host="0.0.0.0", port=8050))).openapi()
+    found = [each["security"] for known in document["paths"].values() for each in known.values()]
+    assert found == [[{"token": []}]] * len(found)
 
 
 def test_a_method_that_a_path_has_not(api: TestClient) -> None:
@@ -208,5 +221,10 @@ def test_the_openapi_document_is_whole_and_names_no_other_host(anyone: TestClien
         for operation in operations.values():
             assert operation["responses"]["401"]["content"]["application/json"]["schema"]["$ref"].endswith("/Problem")
     assert "://" not in found.text
+    assert found.json()["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    operations = {(method, path): each for path, known in paths.items() for method, each in known.items()}
+    needed = {key for key, each in operations.items() if each["security"] == [{"token": []}]}
+    assert needed == {key for key in operations if key[0] != "get"}
+    assert all({} in each["security"] for key, each in operations.items() if key not in needed)
     for page in ("/docs", "/redoc", "/api/v1/docs"):
         assert anyone.get(page).status_code == 404

@@ -57,6 +57,8 @@ def test_a_client_without_a_token_may_look(tmp_path: Path) -> None:
     with serving(str(tmp_path / "store"), "--no-worker") as served:
         client = Client(served.url)
         assert client.run("latest")["id"] == run
+        with pytest.raises(ServiceError, match="query nonsense: there is no such parameter; this path has limit"):
+            client.runs(nonsense=1)
         with pytest.raises(ServiceError, match="a change needs a token") as refused:
             client.delete(run)
         assert refused.value.status == 401
@@ -107,6 +109,20 @@ def test_nobody_there() -> None:
 def test_something_else_there(answer: bytes) -> None:
     with answering(answer) as (url, _), pytest.raises(ServiceError):
         Client(url, timeout_s=5).health()
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        (b"404 Not Found", "there is no service of Fusion Auditor at this path; give the address"),
+        (b"405 Method Not Allowed", "there is no service of Fusion Auditor at this path; give the address"),
+        (b"502 Bad Gateway", "HTTP status 502"),
+    ],
+)
+def test_an_answer_without_a_sentence_of_ours(status: bytes, sentence: str) -> None:
+    page = b"HTTP/1.1 %s\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>" % status
+    with answering(page) as (url, _), pytest.raises(ServiceError, match=sentence):
+        Client(f"{url}/nope", timeout_s=5).cancel("1m8aaaaaaaaa")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def test_a_finding_says_what_why_and_how_much(store: Store) -> None:
 
     assert "94.4 µs" in said
     assert "7 → 1" in said
-    assert "7 kernels move 1.3 MB, 1 would move 0.5 MB: 161.0 us now, 66.6 us after" in said
+    assert "7 kernels move 1.3 MB, 1 would move 0.5 MB: 161 µs now, 66.6 µs after" in said
     assert "likely, of 161 µs; ideal 161 µs" in said
     assert "Finds a residual add whose sum goes into an RMS norm" in said
     assert "add_rms_norm" in said
@@ -46,6 +46,17 @@ def test_a_finding_is_drawn_with_its_kernels_and_why_it_is_legal(store: Store) -
     assert "7 kernels, 161 µs together" in said
     assert "5 intermediates" in said
     assert "is written: it is read outside" in said
+
+
+def test_every_site_is_offered_once(store: Store) -> None:
+    recorded = store.load(save(store))
+    recorded.document.findings[0].places *= 2
+    run = store.save(recorded.document, dict(recorded.tables))
+
+    field = by_id(page("finding").layout(run_id=run, fingerprint=finding_of(store, run)), "finding-site")
+
+    assert [each["value"].partition(".")[0] for each in field.options] == ["1", "2"]
+    assert field.value == field.options[0]["value"]
 
 
 def test_a_finding_that_a_run_does_not_have(store: Store) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from audited import GATES, HOSTILE, save
-from shown import links, page, parts, text
+from shown import by_id, links, page, parts, text
 
 from auditor.store import Store
 from dashboard.context import Context, install
@@ -49,16 +49,19 @@ def test_a_rule_that_is_not_there() -> None:
 
 
 def test_settings_of_a_rule_are_kept_and_need_a_login(store: Store, browsing: Context) -> None:
-    assert text(page("rule")._save(False, "error", "FUS202")) == "Saved."
+    saved, badge = page("rule")._save(False, "error", "FUS202")
+    assert (text(saved), text(badge)) == ("Saved.", "error")
     kept = store.rule_settings.get("FUS202")
     assert (kept.enabled, kept.severity) == (False, "error")
 
-    assert text(page("rule")._save(True, None, "FUS202")) == "Saved."
+    saved, badge = page("rule")._save(True, None, "FUS202")
+    assert (text(saved), text(badge)) == ("Saved.", "warning")
+    assert text(by_id(page("rule").layout(rule_id="FUS202"), "rule-severity-now")) == "warning"
     kept = store.rule_settings.get("FUS202")
     assert (kept.enabled, kept.severity) == (True, "")
 
     install(replace(browsing, may_change=lambda: False))
-    assert "Read only" in text(page("rule")._save(False, "error", "FUS202"))
+    assert "Read only" in text(page("rule")._save(False, "error", "FUS202")[0])
     assert store.rule_settings.get("FUS202") == kept
 
 

@@ -85,6 +85,14 @@ def test_from_the_first_run_to_the_refused_one(
     assert (clean.code, "within budget: 2 limits kept" in clean.out) == (0, True)
     assert "The run is of a CPU" in clean.out
 
+    # AND another run of the same program has the same figures and findings
+    assert fusion_audit("run", "--stop", "model.py").code == 0
+    counted = [
+        m for m in json.loads(fusion_audit("diff", first, "latest", "--format", "json").out)["measures"] if m["counted"]
+    ]
+    assert {m["verdict"] for m in counted} == {"same"}
+    assert fusion_audit("gate", "--baseline", first).code == 0
+
     # WHEN a second norm is written by hand
     (project / "model.py").write_text(SCRIPT.replace("torch.nn.Identity()", "Norm()"))
     assert fusion_audit("run", "--stop", "model.py").code == 0

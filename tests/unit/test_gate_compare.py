@@ -39,6 +39,27 @@ def test_findings_are_new_fixed_larger_smaller_or_the_same() -> None:
     assert list(found) == ["new", "more", "fewer", "fixed", "same"]
 
 
+def test_a_finding_that_lost_its_place_is_the_one_of_its_kind_that_is_gone() -> None:
+    """Under a plan, or a compiler, the step is traced: what is left there names neither module nor line."""
+
+    def linear(mark: str, module_class: str, ops: list[str], sites: int = 4) -> Finding:
+        return Finding(
+            rule="FUS501", name="unfused-sibling-gemms", family="horizontal", fingerprint=mark, sites=sites,
+            kernels=2 * sites, kernels_after=sites, module_class=module_class, ops=ops,
+        )  # fmt: skip
+
+    gemms, other = ["aten.addmm", "aten.addmm"], ["aten.mm", "aten.mm"]
+    placed, lost = linear("a", "Linear", gemms), linear("b", "", gemms)
+    assert changes([placed], [lost]) == {"a": "same"}
+    assert changes([lost], [placed]) == {"a": "same"}
+    assert changes([placed], [linear("b", "", gemms, sites=5)]) == {"a": "more"}
+    (change,) = compare(snapshot_of(Document(findings=[placed])), snapshot_of(Document(findings=[lost]))).findings
+    assert change.module_class == "Linear"
+    # AND where two could be meant, or none is of its kind, nothing is guessed
+    assert changes([placed, linear("c", "Other", gemms)], [lost]) == {"a": "fixed", "c": "fixed", "b": "new"}
+    assert changes([linear("a", "Linear", other)], [lost]) == {"a": "fixed", "b": "new"}
+
+
 def test_as_many_kernels_at_more_sites_is_a_change() -> None:
     before, after = finding("a", sites=1, kernels=8, after=2), finding("a", sites=2, kernels=8, after=2)
     assert changes([before], [after]) == {"a": "more"}

@@ -122,20 +122,16 @@ error[max_increase.unfused_kernels] unfused kernels against the baseline: grew f
 (+200 %), no increase is allowed
  = finding   FUS201 llama, new: 2 sites, 12 kernels, 10 avoidable
  = at        src/model.py:11 in forward · first
- = costs     1.20 ms of the step, 900 µs of kernel time, by the estimate
- = baseline  baseline base.json, llama (1m7) · commit bbbbbbbbbbbb · 2026-11-29 10:00 · H100
+ = costs     1.20 ms of the step, 900 µs of kernel time (estimated)
  = limit     max_increase.unfused_kernels, /repo/pyproject.toml:5
- = next      fusion-audit diff 1m7 1m8
 
 warning[max_memory_bound_share] memory-bound share: 70 %, 10.0 points more than the 60 % allowed
- = baseline  baseline base.json, llama (1m7) · commit bbbbbbbbbbbb · 2026-11-29 10:00 · H100
  = limit     max_memory_bound_share, /repo/pyproject.toml:6
- = next      fusion-audit diff 1m7 1m8
 
 findings: 1 new, 1 larger, 1 fixed
-  new  FUS201 llama: 2 sites, 12 kernels, at /repo/src/model.py:11 in forward
-  more  FUS201 unfused-rms-norm: 1 → 2 sites, 6 → 12 kernels, at /repo/src/model.py:11 in forward
-  fixed  FUS201 unfused-rms-norm: 2 sites, 12 kernels, at /repo/src/model.py:11 in forward
+  new  FUS201 llama: 2 sites, 12 kernels, at src/model.py:11 in forward
+  more  FUS201 unfused-rms-norm: 1 → 2 sites, 6 → 12 kernels, at src/model.py:11 in forward
+  fixed  FUS201 unfused-rms-norm: 2 sites, 12 kernels, at src/model.py:11 in forward
 
   passed  kernels: 40 of at most 50
   not held  bytes: not known
@@ -182,6 +178,11 @@ class TestSarif:
         run = self.read(verdict(file="/opt/venv/lib/site-packages/lib/model.py"))
         assert _place(run["results"][0]) == ("pyproject.toml", 5)
         assert "lib/model.py:11 in forward" in run["results"][0]["message"]["text"]
+
+    def test_what_lies_in_no_file_of_the_repository_is_told_of_the_project(self) -> None:
+        gate = verdict(file="/opt/lib/model.py")
+        gate.checks = [msgspec.structs.replace(gate.checks[0], file="", line=0)]
+        assert _place(self.read(gate)["results"][0]) == ("pyproject.toml", 1)
 
     def test_a_clean_run_has_no_results(self) -> None:
         run = self.read(GateDocument(run=Head(name="llama")))
@@ -291,8 +292,8 @@ def test_a_comparison(fmt: Any) -> None:
     for part in ("llama", "1m7", "FUS201", "The devices differ."):
         assert part in text
     if fmt == "text":
-        assert "unfused kernels                6       18     +12     worse" in text
-        assert "memory-bound share (measured)  50 %    –      –" in text
+        assert "unfused kernels     6       18     +12     worse" in text
+        assert "memory-bound share  50 %    –      –       measured" in text
         assert "findings: 1 new, 1 larger, 1 fixed" in text
     if fmt == "json":
         assert msgspec.json.decode(text, type=Comparison) == found

@@ -153,6 +153,9 @@ def test_the_names_for_type_checkers_are_the_same() -> None:
         ["serve", "--help"],
         ["push", "--help"],
         ["token", "--help"],
+        ["gate", "--help"],
+        ["baseline", "--help"],
+        ["diff", "--help"],
     ],
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:

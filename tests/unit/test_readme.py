@@ -9,6 +9,7 @@ import pytest
 
 from auditor.cli import main
 from auditor.engine.rules import load_rules
+from auditor.gate.budget import file_demands
 from fused_replacements import cpu_path
 from fused_replacements._registry import HOME
 
@@ -29,6 +30,9 @@ def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixt
         "runs",
         "show",
         "fix",
+        "gate",
+        "baseline",
+        "diff",
         "rules",
         "why-not",
         "graph",
@@ -49,6 +53,13 @@ def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixt
         assert main([verb, "--help"]) == 0
         shown = capsys.readouterr().out
         assert all(option in shown for option in named_options), verb
+
+
+def test_the_budgets_of_the_example_are_read(tmp_path: Path) -> None:
+    block = next(block.split("```")[0] for block in README.split("```toml")[1:] if "max_increase" in block)
+    (tmp_path / "pyproject.toml").write_text(block)
+    demands = file_demands(tmp_path / "pyproject.toml", [(rule.id, rule.name) for rule in load_rules()])
+    assert (len(demands.limits), len(demands.required)) == (6, 1)
 
 
 def test_the_table_of_replacements_is_complete() -> None:
