@@ -35,13 +35,13 @@ def record_step(model: Callable[..., Any], inputs: Any, *, train: bool) -> Recor
         AuditError: nothing was recorded, or with ``train`` nothing that came back needs a gradient.
     """
     run = _Step(model, train=train)
-    with _as_it_was(model, train=train):
+    with _as_it_was(model, inputs, train=train):
         _own_steps(run, inputs)  # what is made once (kernels, lazy modules, gradients) is made here
         recorder = Recorder(steps=1, warmup=1)
         with recorder:
             for _ in range(MOST_STEPS):
                 words = arguments(inputs)
-                run.prepare()
+                run.prepare(words)
                 with step():
                     run(*words)
                 if Recorder.active is not recorder:
@@ -59,7 +59,7 @@ def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _own_steps(run: _Step, inputs: Any) -> None:
     words = arguments(inputs)
-    run.prepare()
+    run.prepare(words)
     run(*words)
 
 
@@ -70,10 +70,11 @@ class _Step:
         self._model, self._train = model, train
         self._ones: dict[tuple[torch.Size, torch.dtype, torch.device], torch.Tensor] = {}
 
-    def prepare(self) -> None:
-        """Every backward finds parameters without gradients: adding to those of the step before is a kernel."""
-        if self._train and isinstance(self._model, torch.nn.Module):
-            self._model.zero_grad(set_to_none=True)
+    def prepare(self, words: Any) -> None:
+        """Every backward finds nothing with a gradient: to add to that of the step before is a kernel."""
+        if self._train:
+            for tensor in _leaves(self._model, words):
+                tensor.grad = None
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model, and with training its backward."""
@@ -99,14 +100,20 @@ def _differentiable(result: Any) -> list[torch.Tensor]:
     return ends
 
 
+def _leaves(model: Callable[..., Any], words: Any) -> list[torch.Tensor]:
+    """Parameters, and inputs, that a backward gives a gradient."""
+    parameters = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    return [tensor for tensor in (*parameters, *tensors_in(words)) if tensor.is_leaf and tensor.requires_grad]
+
+
 @contextmanager
-def _as_it_was(model: Callable[..., Any], *, train: bool) -> Iterator[None]:
+def _as_it_was(model: Callable[..., Any], inputs: Any, *, train: bool) -> Iterator[None]:
     """Modes, gradients, buffers and random numbers are given back."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
         if isinstance(model, torch.nn.Module):
-            stack.callback(_restorer(model))
+            stack.callback(_restorer(model, () if callable(inputs) else inputs))
             model.train(train)
         elif train:
             raise AuditError("train=True needs a module; a function runs its backward itself")
@@ -118,7 +125,7 @@ def _inference(model: Callable[..., Any]) -> Any:
     return torch.no_grad() if isinstance(model, torch.nn.Module) else nullcontext()
 
 
-def _restorer(model: torch.nn.Module) -> Callable[[], None]:
+def _restorer(model: torch.nn.Module, inputs: Any) -> Callable[[], None]:
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, buffer.detach().clone())
@@ -126,13 +133,13 @@ def _restorer(model: torch.nn.Module) -> Callable[[], None]:
         for name, buffer in module._buffers.items()
         if buffer is not None and not is_lazy(buffer)
     ]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    gradients = [(tensor, tensor.grad) for tensor in _leaves(model, inputs)]
 
     def restore() -> None:
         for module, mode in modes:
             module.training = mode
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
+        for tensor, gradient in gradients:
+            tensor.grad = gradient
         with torch.no_grad():
             for module, name, buffer, before in buffers:
                 module._buffers[name] = buffer

@@ -297,6 +297,17 @@ def test_not_held(fusion_audit):
     )
 
 
+def test_the_example_of_the_readme_passes(here: pytest.Pytester) -> None:
+    blocks = [block.split("```")[0] for block in (ROOT / "README.md").read_text(encoding="utf-8").split("```python")]
+    (code,) = (block for block in blocks if "fusion_budget" in block)
+    here.makepyfile(code)
+
+    done = run_pytest(here)
+
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(["*; within budget: 2 limits kept"])
+
+
 @pytest.mark.slow
 def test_two_workers_say_what_one_process_says(here: pytest.Pytester) -> None:
     # GIVEN tests of which each worker gets some

@@ -13,6 +13,7 @@ import torch
 from gate_factory import audited, graph, rules
 
 from auditor.audit import Audit
+from auditor.collect.ingest import graph_from_recording
 from auditor.collect.recorder import Recorder
 from auditor.errors import AuditError
 from auditor.gate.budget import Demands, given_demands
@@ -184,6 +185,17 @@ class TestOneStep:
         assert model.linear.weight.grad is gradient
         assert torch.equal(gradient, torch.ones(8, 8))
         assert Recorder.active is None
+
+    def test_no_step_adds_to_gradients_of_another(self) -> None:
+        x = torch.rand(4, 8, requires_grad=True)
+        model = torch.nn.Linear(8, 8)
+
+        recorder = record_step(model, (x,), train=True)
+
+        assert (x.grad, model.weight.grad, model.bias.grad) == (None, None, None)
+        names = [op.name for op in graph_from_recording(recorder.folder).ops]
+        assert "aten.mm" in names
+        assert [name for name in names if name.startswith("aten.add_")] == []
 
     def test_a_model_that_fails_is_as_before_and_its_error_is_the_tests(self) -> None:
         model = Net()
