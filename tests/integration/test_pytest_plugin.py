@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -50,7 +51,7 @@ def run_pytest(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
 @pytest.fixture
 def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project without settings; the auditor is that of this checkout."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     monkeypatch.delenv("CI", raising=False)  # pytest cuts no explanation there
     pytester.makeini("[pytest]\n")
     return pytester
