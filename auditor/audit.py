@@ -30,6 +30,41 @@ class Audit:
         """Findings, the largest likely saving first."""
         return self.document.findings
 
+    @property
+    def kernels(self) -> int:
+        """Kernels in all, transfers left out; like every count here of one step, of a trace over the whole file."""
+        return self.document.totals.kernels
+
+    @property
+    def unfused_kernels(self) -> int:
+        """Kernels in findings: those that should be part of another one."""
+        return self.document.totals.unfused_kernels
+
+    @property
+    def avoidable_kernels(self) -> int:
+        """Kernels that fusing every finding would do away with."""
+        return self.document.totals.avoidable_kernels
+
+    @property
+    def already_fused_kernels(self) -> int:
+        """Kernels that are fused ones."""
+        return self.document.totals.already_fused_kernels
+
+    @property
+    def memory_bound_kernels(self) -> int:
+        """Kernels whose time is that of their memory traffic."""
+        return self.document.totals.memory_bound_kernels
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all kernels read and write."""
+        return self.document.totals.bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes alive at once, at most: tensors of the graph, without an allocator's own."""
+        return self.document.totals.peak_bytes
+
     def to_pandas(self) -> pd.DataFrame:
         """One row for each finding; times in microseconds, sizes in bytes."""
         import pandas as pd
@@ -46,6 +81,11 @@ class Audit:
             rows.append(row | {"source": f"{source.file}:{source.line}" if source else ""})
         extra = ["saving_ideal_us", "saving_likely_us", "saving_step_us", "source"]
         return pd.DataFrame(rows, columns=[*columns, *extra])
+
+    def __repr__(self) -> str:
+        from auditor.report.headline import brief
+
+        return f"<Audit of {brief(self.document)}>"
 
     def __str__(self) -> str:
         from auditor.report import render

@@ -3,6 +3,7 @@
 ::
 
     [tool.fusion-audit]
+    script = "bench.py --tiny"            # what fusion-audit gate --record runs, from this file's folder on
     name = "llama-serving"                # name of stored runs, instead of the script's
     select = ["FUS2", "unfused-softmax"]  # ids, starts of ids, or names; empty: every rule
     ignore = ["FUS501"]
@@ -53,8 +54,12 @@ class Suppression(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
 
 
 class Config(Budget, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What a project sets, its budgets included. ``rules`` are absolute folders; ``severity`` maps ids or names."""
+    """What a project sets, its budgets included. ``rules`` are absolute folders; ``severity`` maps ids or names.
 
+    ``script`` is a path from the file's folder on, and its arguments, quoted as for a shell.
+    """
+
+    script: str = ""
     name: str = ""
     select: list[Text] = []
     ignore: list[Text] = []

@@ -13,6 +13,7 @@ from auditor.cli.parser import Command
 from auditor.cli.project import project_of
 
 if TYPE_CHECKING:
+    from auditor.audit import Audit
     from auditor.config import Config
     from auditor.patching.plan import Plan
 
@@ -44,9 +45,19 @@ class RunCommand(Command):
         return args
 
     def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output)
+        audit, run, code = self.record(args, quiet=args.format == "json" and args.output is None)
+        emit(audit.document, audit.graph, args.format, args.output)
+        remark(f"stored as {run}")
+        return code
+
+    def record(self, args: argparse.Namespace, *, quiet: bool) -> tuple[Audit, str, int]:
+        """Run and audit the script, and store that: the audit, its id, and the script's exit code.
+
+        ``quiet``: what the script prints on stdout goes to stderr.
+        """
         from auditor.api import audit_recording, rules_of, run_name
 
-        check_output(args.output)
         config = options.settings(args)
         rules = rules_of(config)  # a mistake in a rule is told before the script runs for an hour
         device = options.described_device(args)
@@ -61,7 +72,7 @@ class RunCommand(Command):
 
         script, commit = digest(args.script), commit_of(Path.cwd())  # of what starts now: a run can take an hour
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
-            with script_output_on_stderr(args.format == "json" and args.output is None):
+            with script_output_on_stderr(quiet):
                 recording = record_script(
                     args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=Path(folder),
                     stop=args.stop, on_progress=Progress(), **_patching(args, config),
@@ -79,9 +90,7 @@ class RunCommand(Command):
             run_id = store.save(audit.document, to_tables(audit.graph))
             if plan is None:  # it would run again without its plan
                 register(store, run_id, args.script, args.script_args, script)
-        emit(audit.document, audit.graph, args.format, args.output)
-        remark(f"stored as {run_id}")
-        return recording.exit_code
+        return audit, run_id, recording.exit_code
 
 
 def _plan(path: Path | None) -> Plan | None:

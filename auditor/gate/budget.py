@@ -79,13 +79,24 @@ class Demands:
         return Demands(self.limits + held, self.required)
 
 
-def project_demands(known: Sequence[tuple[str, str]]) -> Demands:
-    """Those of the nearest ``pyproject.toml``; arguments and errors are those of :func:`file_demands`."""
-    file = settings_file()
+def project_demands(known: Sequence[tuple[str, str]], start: Path | None = None) -> Demands:
+    """Those of the ``pyproject.toml`` nearest to ``start`` (a folder, else the current one), upwards.
+
+    The other argument and the errors are those of :func:`file_demands`.
+    """
+    file = settings_file(start)
     if file is None:
         return Demands()
     config, written = read_written(file)
     return _Reader(written, known).demands(config)
+
+
+def given_demands(data: Any, written: Written, known: Sequence[tuple[str, str]]) -> Demands:
+    """Those of ``data``, which has the keys of :class:`~auditor.budget.Budget` and stands in a place of its own.
+
+    The other argument and the errors are those of :func:`file_demands`.
+    """
+    return _Reader(written, known).demands(converted(data, Budget, written))
 
 
 def file_demands(file: Path, known: Sequence[tuple[str, str]]) -> Demands:
@@ -102,8 +113,7 @@ def file_demands(file: Path, known: Sequence[tuple[str, str]]) -> Demands:
         config, written = read_written(file)
         demands = _Reader(written, known).demands(config)
     else:
-        data, written = _yaml(file)
-        demands = _Reader(written, known).demands(converted(data, Budget, written))
+        demands = given_demands(*_yaml(file), known)
     if not demands:
         raise AuditError(f"{file}: sets no limit; write one such as max_unfused_kernels, or leave --budget out")
     return demands

@@ -16,7 +16,7 @@ from auditor.engine.rules import Rule
 from auditor.gate.budget import Demand
 from auditor.gate.culprits import of_found
 from auditor.gate_document import Check, Culprit, Snapshot
-from auditor.graph.model import Kernel
+from auditor.graph.model import Kernel, OpGraph
 from auditor.report.format import clip, count, plural, safe
 
 if TYPE_CHECKING:
@@ -49,6 +49,12 @@ def launches_of(run: StoredRun) -> list[Launch]:
         for op, kernel in pairs
         if not Kernel(kernel, 0.0, 0.0).is_transfer
     ]
+
+
+def launches_in(graph: OpGraph) -> list[Launch]:
+    """Every kernel of an op graph, transfers left out: what :func:`launches_of` gives once it is stored."""
+    claimed = [Launch(k.name, op.name, op.module) for op in graph.ops for k in op.kernels if not k.is_transfer]
+    return claimed + [Launch(kernel.name) for kernel in graph.unlinked if not kernel.is_transfer]
 
 
 def check_live(

@@ -9,6 +9,17 @@ from auditor.report.facts import Fact, edges, of_step, remaining
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share, size, speedup
 
 
+def brief(document: Document) -> str:
+    """``llama: 14 of 40 kernels unfused, 12 avoidable, 3 findings``: the audit in half a line."""
+    totals, run = document.totals, document.run
+    parts = [
+        f"{count(totals.unfused_kernels)} of {plural(totals.kernels, 'kernel')} unfused",
+        f"{count(totals.avoidable_kernels)} avoidable",
+        plural(len(document.findings), "finding"),
+    ]
+    return f"{safe(run.name or run.id) or 'an unnamed run'}: {', '.join(parts)}"
+
+
 def headline(document: Document) -> list[Fact]:
     """What was run and what it adds up to, a line each; lines that would say nothing are left out."""
     run = document.run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -53,3 +54,24 @@ class TestWheel:
         assert rules.returncode == 0, rules.stderr
         assert str(tmp_path / "site" / "auditor" / "rules" / "FUS201.yaml") in rules.stdout
         assert (runs.returncode, runs.stderr.startswith("error: no audits are stored in")) == (2, True)
+
+    def test_installed_it_brings_the_plugin_of_pytest(self, wheel: Path, tmp_path: Path) -> None:
+        # GIVEN the wheel's content on the path, its metadata included
+        zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        (tmp_path / "test_it.py").write_text(
+            "import sys\nimport pytest\n\n@pytest.mark.fusion_budget(max_kernels=1)\ndef test_it(): pass\n\n"
+            "def test_fixture(fusion_audit): print(sys.modules[type(fusion_audit).__module__].__file__)\n"
+        )
+
+        # WHEN pytest runs, told of nothing
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-s", "--strict-markers", "-p", "no:dash"], cwd=tmp_path,
+            capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        )  # fmt: skip
+
+        # THEN its fixture and marker are there, from the wheel
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "fusion_budget: the test made no audit" in done.stdout
+        assert "1 failed, 1 passed" in done.stdout
+        assert str(tmp_path / "site" / "auditor" / "testing" / "fixture.py") in done.stdout

@@ -14,6 +14,7 @@ FULL = """
 name = "something-else"
 
 [tool.fusion-audit]
+script = "bench.py --tiny"
 name = "serving"
 select = ["FUS2", "unfused-softmax"]
 ignore = ["FUS203"]
@@ -38,6 +39,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_every_key_is_read(tmp_path: Path) -> None:
     assert read_config(write(tmp_path, FULL)) == Config(
+        script="bench.py --tiny",
         name="serving",
         select=["FUS2", "unfused-softmax"],
         ignore=["FUS203"],

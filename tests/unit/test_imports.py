@@ -28,7 +28,7 @@ ORDER = (
     ("fix",),
     ("client", "doctor"),
     ("gate",),
-    ("cli",),
+    ("cli", "testing"),
     ("__main__",),
 )
 """Rooms of ``auditor`` from left to right. Rooms of one group don't import each other, but for the public face."""
