@@ -84,7 +84,7 @@ def test_a_killed_writer_leaves_earlier_runs_readable_and_lists_no_half_run(tmp_
         pass
     acknowledged: set[str] = set()
     for turn in range(100):
-        if turn >= 15 and acknowledged:  # a busy machine may need more turns until one is killed after its first save
+        if turn >= 10 and acknowledged:  # a busy machine may need more turns until one is killed after its first save
             break
         # GIVEN a process that saves without end
         process = writer(place, f"w{turn}", count=1000, rows=20_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -119,29 +118,3 @@ def test_bad_tables_are_refused() -> None:
     stray = pa.table({"op": [5], "name": ["k"], "start_us": [0.0], "dur_us": [0.0], "stream": [0], "device": [0]})
     with pytest.raises(AuditError, match="do not fit together"):
         from_tables({**tables, "kernels": stray})
-
-
-def chain(length: int) -> OpGraph:
-    graph = OpGraph()
-    x, w = graph.value("f32", (8, 64, 256)), graph.value("f32", (256,))
-    for i in range(length):
-        y = graph.value("f32", (8, 64, 256))
-        source = Source("model.py", i % 200, "forward")
-        kernels = (Kernel("kernel", float(i), 2.0),)
-        graph.add(Op(0, "aten.add", (x, w, 0.5), (y,), "Tensor", kernels, (), f"layers.{i // 50}", "Layer", source))
-        x = y
-    return graph
-
-
-@pytest.mark.slow
-def test_time_is_linear_in_ops() -> None:
-    """100,000 ops take under 3 s of processor time there and back; ten times the ops under 20 times the time."""
-
-    def seconds(graph: OpGraph) -> float:
-        start = time.process_time()
-        from_tables(to_tables(graph))
-        return time.process_time() - start
-
-    small, large = (min(seconds(chain(n)) for _ in range(3)) for n in (10_000, 100_000))
-    assert large < 3.0
-    assert large < 20 * small
