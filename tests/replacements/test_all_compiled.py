@@ -27,6 +27,12 @@ def common_first() -> list[Any]:
     return [pytest.param(*v, marks=[] if v in first else pytest.mark.thorough) for v in variants()]
 
 
+def one_graph() -> list[Any]:
+    """The first variant of each; those that take a minute and more to compile are thorough."""
+    slow = {"qk_norm_rope", "rope", "flash_attention"}
+    return [pytest.param(*v, marks=[pytest.mark.thorough] if v[0] in slow else []) for v in variants(first_only=True)]
+
+
 def dtypes_of_variants() -> list[Any]:
     """fp32 of the first variant of each; 16-bit dtypes and the other variants are thorough."""
     first = variants(first_only=True)
@@ -119,7 +125,7 @@ def _seeded(function: Any) -> Any:
 
 
 @dynamo
-@pytest.mark.parametrize(("name", "label"), variants(first_only=True))
+@pytest.mark.parametrize(("name", "label"), one_graph())
 def test_compiles_into_one_graph(name: str, label: str) -> None:
     # GIVEN the op inside a function that torch.compile takes whole
     replacement, sample = find(name), sample_of(name, label, 6, 32, torch.float32)
