@@ -156,11 +156,11 @@ def test_trends_are_of_one_model_on_one_device_from_the_oldest_on(store: Store) 
 
 
 def test_runs_are_filtered_and_know_their_share(store: Store) -> None:
-    run, _ = stored(store, "a", 10.0), stored(store, "b", 5.0)
+    run, _ = stored(store, "a", 10.0), stored(store, "bravo", 5.0)
 
     (found,) = list_runs(name="a")
 
     assert (found.id, found.memory_bound_share) == (run, 0.4)
-    assert [each.name for each in list_runs(sort="step_us", descending=False)] == ["b", "a"]
-    assert [each.name for each in list_runs(text=" B ")] == ["b"]
+    assert [each.name for each in list_runs(sort="step_us", descending=False)] == ["bravo", "a"]
+    assert [each.name for each in list_runs(text=" BRAVO ")] == ["bravo"]
     assert [each.name for each in list_runs(limit=1, offset=1)] == ["a"]

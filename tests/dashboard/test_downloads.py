@@ -117,7 +117,7 @@ def test_the_diff_applies_in_the_folder_of_the_script_from_wherever_the_service_
     source = written(project / "models")
     run = save(store, source=str(source))
     monkeypatch.chdir(project)
-    register(store, run, "train.py", [], "")
+    register(store, run, "train.py", [], "0" * 64)
     monkeypatch.chdir(tmp_path)
 
     diff = diff_text(run, first(store, run))
@@ -137,7 +137,7 @@ def test_the_diff_is_of_one_finding(store: Store, tmp_path: Path) -> None:
                                     replacement="act_mul")  # fmt: skip
     one.document.findings.append(other)
     run = store.save(one.document, dict(one.tables))
-    register(store, run, "train.py", [], "")
+    register(store, run, "train.py", [], "0" * 64)
 
     for own, foreign in ((finding, other), (other, finding)):
         diff = diff_text(run, own)
