@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from auditor.config import Config
 from auditor.store import Store
@@ -18,6 +19,8 @@ class Context:
     store: Store
     jobs: Jobs | None = None
     config: Config = field(default_factory=Config)
+    folder: Path = field(default_factory=Path.cwd)
+    """Where the service was started: the settings of the project there count for its runs."""
     may_change: Callable[[], bool] = lambda: False
     """Whether the request at hand comes from a browser that is logged in; asked inside of a callback."""
 

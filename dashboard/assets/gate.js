@@ -1,14 +1,16 @@
-// Another model or baseline is another address: the page is asked for again, as by a link.
+// Another model, run or baseline is another address: the page is asked for again, as by a link.
 (function () {
   "use strict";
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.gate = {
-    choose: function (model, label) {
+    choose: function (model, run, baseline) {
       var url = new URL(window.location.href);
       var before = url.href;
       var changed = (url.searchParams.get("model") || "") !== (model || "");
-      var baseline = changed || !label ? "" : label.slice(label.lastIndexOf(" ") + 1);
-      [["model", model], ["baseline", baseline]].forEach(function (pair) {
+      var id = function (label) {
+        return changed || !label ? "" : label.slice(label.lastIndexOf(" ") + 1);
+      };
+      [["model", model], ["run", id(run)], ["baseline", id(baseline)]].forEach(function (pair) {
         if (pair[1]) {
           url.searchParams.set(pair[0], pair[1]);
         } else {

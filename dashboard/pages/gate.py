@@ -1,56 +1,64 @@
-"""The gate: what a budget would hold, over the last runs of a model, and whether the last one is worse."""
+"""The gate: a run held to its project's budget and to a run before it, and the last runs of the model."""
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import dash
 from dash import ClientsideFunction, Input, Output, clientside_callback, dcc, html
 
-from auditor.errors import AuditError
-from auditor.gate_document import Comparison, FindingChange, Measure
+from auditor.gate.budget import Demands
+from auditor.gate_document import Comparison, FindingChange, GateDocument, Measure
+from auditor.report import gate_facts as facts
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share
 from auditor.report.gate_words import amount, line_of, number, signed
 from auditor.store import RunFilter, RunSummary
-from dashboard.components import badges, drawing, links
+from dashboard.components import badges, budget, drawing, links
 from dashboard.components.filters import choice
 from dashboard.components.page import page, section
-from dashboard.components.states import empty, failed, guarded, unexpected
+from dashboard.components.states import empty, failed, guarded
 from dashboard.components.tables import table
 from dashboard.components.when import when, written
 from dashboard.context import current
-from dashboard.data.gate import against
+from dashboard.data.gate import Judged, judged
 
 dash.register_page(__name__, path="/gate", title="Gate · Fusion Auditor")
 
 _RUNS = 30
 """Runs of the model that are listed, the newest."""
+_COUNTS = (("unfused_kernels", "unfused"), ("avoidable_kernels", "avoidable"), ("kernels", "kernels"))
 _TONES = {"worse": "error", "better": "good", "same": "dim", "unknown": "dim"}
 
 
 @guarded
-def layout(model: str = "", baseline: str = "", **_: str) -> html.Div:
-    """The newest run of ``model`` against ``baseline``, which is the run before it where none is given."""
+def layout(model: str = "", baseline: str = "", run: str = "", **_: str) -> html.Div:
+    """``run``, or the newest of ``model``, against its project's budget and ``baseline`` (the run before it)."""
     store = current().store
     names = [name for name in store.values_of("name") if name]
     note = (
-        "The counts that a budget would hold. They are the same in every run of one program, so a change is a change "
-        "of the program; times are shown beside them, for they are noisy."
+        "What fusion-audit gate says: counts are the same in every run of one program, so that a change is a change "
+        "of the program, and fails; times are noisy, and warn."
     )
     if not names:
         return page("Gate", empty("No audits yet.", html.Code("fusion-audit run script.py")), note=note)
     model = model or store.list_runs(limit=1)[0].name
     runs = store.list_runs(RunFilter(name=model), limit=_RUNS)
-    return page("Gate", _choices(names, model, baseline, runs), *_body(model, baseline, runs), note=note)
+    if not runs:
+        empty_list = empty(f"No run is called {safe(model)}.")
+        return page("Gate", _choices(names, model, runs, "", ""), empty_list, note=note)
+    held = store.summary(run) if run else runs[0]
+    return page("Gate", _choices(names, model, runs, run, baseline), *_body(held, baseline, runs), note=note)
 
 
-def _choices(names: list[str], model: str, baseline: str, runs: list[RunSummary]) -> html.Div:
-    labels = [_label(run) for run in runs[1:]]
-    chosen = _label(current().store.summary(baseline)) if baseline else ""
+def _choices(names: list[str], model: str, runs: list[RunSummary], run: str, baseline: str) -> html.Div:
+    labels = [_label(each) for each in runs]
+    held, against = (_label(current().store.summary(ref)) if ref else "" for ref in (run, baseline))
     return html.Div(
         [
             choice("gate-model", "Model", names, model, everything="Newest run's"),
-            choice("gate-baseline", "Baseline", labels, chosen, everything="The run before", css="broad"),
+            choice("gate-run", "Run", labels, held, everything="The newest", css="broad"),
+            choice("gate-baseline", "Baseline", labels, against, everything="The run before", css="broad"),
             html.Div(id="gate-address", hidden=True),
         ],
         className="filters",
@@ -61,53 +69,53 @@ def _label(run: RunSummary) -> str:
     return f"{written(run.created)} · {run.id}"
 
 
-def _body(model: str, baseline: str, runs: list[RunSummary]) -> list[Any]:
-    if not runs:
-        return [empty(f"No run is called {safe(model)}.")]
-    if not baseline and len(runs) < 2:
-        only = dcc.Link(safe(runs[0].id), href=links.run(runs[0].id))
-        return [
-            empty("One run has nothing to be compared with.", html.Span(["The only run is ", only, "."])),
-            _history(runs),
+def _body(run: RunSummary, baseline: str, runs: list[RunSummary]) -> list[Any]:
+    before = [each.id for each in runs if (each.created, each.id) < (run.created, run.id)]
+    judgement = judged(run, baseline or (before[0] if before else ""))
+    gate = judgement.gate
+    shown = [] if gate is None else [_verdict(gate), budget.limits(gate), *_compared(gate), budget.next_steps(gate)]
+    if gate is None and not judgement.problems:
+        only = dcc.Link(safe(run.id), href=links.run(run.id))
+        shown = [
+            empty("Nothing to hold this run to.", html.Span(["There is no run before ", only, ", and no budget."]))
         ]
-    try:
-        gate = against(baseline or runs[1].id, runs[0].id)
-    except AuditError as error:
-        return [failed(str(error)), _history(runs)]
-    except Exception:
-        return [failed(unexpected("gate")), _history(runs)]
-    return [_verdict(gate), _measures(gate), _findings(gate), _history(runs)]
+    return [*map(failed, judgement.problems), *shown, budget.budget_of(judgement, run), _history(run, runs, judgement)]
 
 
-def _verdict(gate: Comparison) -> html.Div:
-    worse = [m.label for m in gate.measures if m.counted and m.verdict == "worse"]
-    new = sum(change.change in ("new", "more") for change in gate.findings)
-    if worse:
-        text, tone = f"Worse: {', '.join(worse)}.", "error"
-    elif any(m.counted and m.verdict == "better" for m in gate.measures):
-        text, tone = "Better, and worse in nothing that is counted.", "good"
-    else:
-        text, tone = "No change in what is counted.", "good"
-    found = f" {plural(new, 'finding')} {'is' if new == 1 else 'are'} new or larger." if new else ""
-    before, after = gate.before, gate.after
-    line: list[Any] = [
-        "Run ", dcc.Link(safe(after.id), href=links.run(after.id)), " of ", when(after.created), " against ",
-        dcc.Link(safe(before.id), href=links.run(before.id)), " of ", when(before.created), " · ",
-        dcc.Link("Compare in detail", href=links.compare(before.id, after.id)),
-    ]  # fmt: skip
+def _compared(gate: GateDocument) -> list[Any]:
+    found = gate.comparison
+    return [] if found is None else [_measures(found), _findings(found)]
+
+
+def _verdict(gate: GateDocument) -> html.Div:
+    outcome = facts.outcome(gate)
+    found = gate.comparison
+    line: list[Any] = ["Run ", dcc.Link(safe(gate.run.id), href=links.run(gate.run.id)), " of ", when(gate.run.created)]
+    if found is not None:
+        before, after = found.before, found.after
+        line += [
+            " against ", dcc.Link(safe(before.id), href=links.run(before.id)), " of ", when(before.created), " · ",
+            dcc.Link("Compare in detail", href=links.compare(before.id, after.id)),
+        ]  # fmt: skip
+    warned = any(check.status == "warned" for check in gate.checks)
     return html.Div(
         [
-            html.P(html.Strong(text + found)),
+            html.P(html.Strong(f"{outcome[0].upper()}{outcome[1:]}.{_came(found)}")),
             html.P(line),
             *[html.P(remark, className="dim") for remark in gate.remarks],
         ],
-        className=f"callout {tone}",
+        className=f"callout {'error' if not gate.passed else 'warning' if warned else 'good'}",
     )
 
 
-def _measures(gate: Comparison) -> html.Section:
-    head = ("a step", "baseline", "last run", "change", "verdict")
-    return section("Counts", table("What a budget would hold", head, map(_measure, gate.measures), numbers=(1, 2, 3)))
+def _came(found: Comparison | None) -> str:
+    new = sum(change.change in ("new", "more") for change in found.findings) if found else 0
+    return f" {plural(new, 'finding')} {'is' if new == 1 else 'are'} new or larger." if new else ""
+
+
+def _measures(found: Comparison) -> html.Section:
+    head = ("a step", "baseline", "this run", "change", "verdict")
+    return section("Counts", table("What a budget can hold", head, map(_measure, found.measures), numbers=(1, 2, 3)))
 
 
 def _measure(measure: Measure) -> list[Any]:
@@ -132,18 +140,18 @@ def _change(measure: Measure) -> str:
 _SHOWN = {"new": ("new", "error"), "more": ("larger", "error"), "fewer": ("smaller", "good"), "fixed": ("gone", "good")}
 
 
-def _findings(gate: Comparison) -> html.Section | None:
-    changed = [change for change in gate.findings if change.change in _SHOWN]
+def _findings(found: Comparison) -> html.Section | None:
+    changed = [change for change in found.findings if change.change in _SHOWN]
     if not changed:
         return section("Findings", html.P("The same findings, none of them larger."))
     head = ("finding", "change", "where", "avoidable before", "avoidable now")
-    rows = [_finding(change, gate) for change in changed]
+    rows = [_finding(change, found) for change in changed]
     return section("Findings", table("Findings that came, grew, shrank or went", head, rows, numbers=(3, 4)))
 
 
-def _finding(change: FindingChange, gate: Comparison) -> list[Any]:
+def _finding(change: FindingChange, found: Comparison) -> list[Any]:
     word, tone = _SHOWN[change.change]
-    run = gate.before.id if change.change == "fixed" else gate.after.id
+    run = found.before.id if change.change == "fixed" else found.after.id
     return [
         [dcc.Link(safe(change.name), href=links.finding(run, change.fingerprint)), " ", html.Code(safe(change.rule))],
         badges.badge(word, tone),
@@ -153,19 +161,33 @@ def _finding(change: FindingChange, gate: Comparison) -> list[Any]:
     ]
 
 
-def _history(runs: list[RunSummary]) -> html.Section:
-    head = ("run", "recorded", "unfused", "avoidable", "kernels", "memory-bound", "step", "gate")
-    rows = [_run(run, runs[0].name, newest=i == 0) for i, run in enumerate(runs)]
+def _history(held: RunSummary, runs: list[RunSummary], judgement: Judged) -> html.Section:
+    limits = _plain_limits(held.name, judgement.demands) if all(run.source == "profile" for run in runs) else {}
+    columns = [(key, label + (f", at most {number(limits[key])}" if key in limits else "")) for key, label in _COUNTS]
+    head = ("run", "recorded", *(label for _, label in columns), "memory-bound", "step", "gate")
+    rows = [_run(run, held, limits) for run in runs]
     oldest_first = runs[::-1]
     lines = [
-        _line("unfused", [float(r.unfused_kernels) for r in oldest_first], count(runs[0].unfused_kernels)),
-        _line("avoidable", [float(r.avoidable_kernels) for r in oldest_first], count(runs[0].avoidable_kernels)),
-        _line("kernels", [float(r.kernels) for r in oldest_first], count(runs[0].kernels)),
+        *[
+            _line(label, [float(getattr(r, key)) for r in oldest_first], count(getattr(runs[0], key)))
+            for key, label in _COUNTS
+        ],
         _line("step", [r.step_us for r in oldest_first], duration(runs[0].step_us)),
     ]
     trend = html.Div(html.Div(html.Dl(lines), className="trend"), className="trends one") if len(runs) > 1 else None
     title = f"The last {plural(len(runs), 'run')}" if len(runs) > 1 else "The run"
     return section(title, trend, table("Runs of the model, the newest first", head, rows, numbers=(2, 3, 4, 5, 6)))
+
+
+def _plain_limits(model: str, demands: Demands) -> dict[str, float]:
+    """The lowest limit of each count that is about whole runs of ``model``, by the count's key."""
+    found: dict[str, float] = {}
+    for limit in demands.limits:
+        key, scope = limit.kind.key, limit.scope
+        whole = not scope.rule and not scope.modules and (not scope.model or fnmatchcase(model, scope.model))
+        if limit.most is not None and whole and key in dict(_COUNTS):
+            found[key] = min(limit.most, found.get(key, limit.most))
+    return found
 
 
 def _line(label: str, values: list[float], last: str) -> html.Div:
@@ -174,24 +196,30 @@ def _line(label: str, values: list[float], last: str) -> html.Div:
     return html.Div([html.Dt(label), html.Dd(spark), html.Dd(last)])
 
 
-def _run(run: RunSummary, model: str, *, newest: bool) -> list[Any]:
-    baseline = "last run" if newest else dcc.Link("as baseline", href=links.gate(model, baseline=run.id))
+def _run(run: RunSummary, held: RunSummary, limits: dict[str, float]) -> list[Any]:
+    judge = dcc.Link("hold this", href=links.gate(held.name, run=run.id))
+    before = dcc.Link("as baseline", href=links.gate(held.name, run=held.id, baseline=run.id))
     return [
         dcc.Link(html.Code(safe(run.id)), href=links.run(run.id)),
         when(run.created),
-        count(run.unfused_kernels),
-        count(run.avoidable_kernels),
-        count(run.kernels),
+        *(_counted(getattr(run, key), limits.get(key)) for key, _ in _COUNTS),
         share(run.memory_bound_us, run.device_us) if run.device_us else "–",
         duration(run.step_us) if run.step_us else "–",
-        baseline,
+        "this run" if run.id == held.id else [judge, " · ", before],
     ]
+
+
+def _counted(value: int, most: float | None) -> Any:
+    if most is None or value <= most:
+        return count(value)
+    return [count(value), " ", badges.badge("over", "error")]
 
 
 clientside_callback(
     ClientsideFunction("gate", "choose"),
     Output("gate-address", "title"),
     Input("gate-model", "value"),
+    Input("gate-run", "value"),
     Input("gate-baseline", "value"),
     prevent_initial_call=True,
 )

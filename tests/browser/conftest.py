@@ -32,6 +32,14 @@ ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
+BUDGET = """[tool.fusion-audit]
+max_unfused_kernels = 8
+max_memory_bound_share = "1 %"
+[[tool.fusion-audit.budgets]]
+model = "bert*"
+max_kernels = 30
+"""
+"""Of the project that is looked at: a limit that is broken, one that warns, one that is about other runs."""
 
 
 class _Quiet(WSGIRequestHandler):
@@ -43,10 +51,12 @@ class _Quiet(WSGIRequestHandler):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A store with two runs of a model, a fix of the second, a job in each state; served with the strict policy."""
+    """Two runs of a model, a fix of the second, a job in each state, a budget; served with the strict policy."""
     with Store.open(tmp_path_factory.mktemp("browsed")) as store:
         made = Site("", store, MemoryJobs(store))
-        context = Context(store=store, jobs=made.jobs, may_change=lambda: made.logged_in)
+        folder = tmp_path_factory.mktemp("project")
+        (folder / "pyproject.toml").write_text(BUDGET, encoding="utf-8")
+        context = Context(store=store, jobs=made.jobs, folder=folder, may_change=lambda: made.logged_in)
         with installed(context):
             app = create_app(context)
             _fill(made)

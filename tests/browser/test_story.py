@@ -49,6 +49,7 @@ MINUTES_MS = 8 * 60_000
 @pytest.mark.slow
 def test_from_a_run_to_the_gate(chromium: Browser, tmp_path: Path) -> None:
     (tmp_path / "norms.py").write_text(SCRIPT)
+    (tmp_path / "pyproject.toml").write_text("[tool.fusion-audit]\nmax_unfused_kernels = 0\n")
     place = str(tmp_path / "store")
     code = "import sys; from auditor.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "run", "--steps", "3", "--db", place, "norms.py"]
@@ -61,7 +62,8 @@ def test_from_a_run_to_the_gate(chromium: Browser, tmp_path: Path) -> None:
         seen = Seen(page, served.url)
 
         page.goto(f"{served.url}/login?token={served.token}")
-        page.locator(".ag-cell a", has_text="norms").first.click()
+        page.get_by_role("link", name="Gate").click()
+        expect(page.locator(".callout")).to_contain_text("Over budget: 1 of 1 limit broken.")
         page.get_by_role("link", name="unfused-rms-norm").click()
         expect(page.locator("#finding-measured")).to_contain_text("Not measured yet.")
         page.locator("#finding-apply").click()
@@ -78,7 +80,7 @@ def test_from_a_run_to_the_gate(chromium: Browser, tmp_path: Path) -> None:
                 page.locator("#finding-plan").click()
             assert "schema: fusion-plan/1" in Path(downloaded.value.path()).read_text()
             measured.get_by_role("link", name="Gate").click()
-            expect(page.locator(".callout")).to_contain_text("Better, and worse in nothing that is counted.")
+            expect(page.locator(".callout")).to_contain_text("Within budget: 6 limits kept.")
         assert seen.wrong == []
         context.close()
 

@@ -188,12 +188,16 @@ def test_the_settings_of_a_rule_are_kept(seen: Seen, site: Site) -> None:
 def test_the_gate_takes_the_baseline_that_is_chosen(seen: Seen, site: Site) -> None:
     page = seen.page
     settled(page, site.url + site.pages["gate"])
-    expect(page.locator(".callout")).to_contain_text("Worse: unfused kernels")
+    expect(page.locator(".callout")).to_contain_text(re.compile(r"Over budget: \d of 7 limits broken, 1 warning\."))
+    expect(page.get_by_role("region", name="What the run is held to")).to_contain_text("pyproject.toml:2")
 
     page.get_by_role("link", name="as baseline").first.click()
 
     page.wait_for_url(re.compile(r"baseline=\w+"))
     expect(page.locator("#gate-baseline")).to_have_value(re.compile(r"\w{12}$"))
+    page.locator("#gate-run").select_option(index=2)
+    page.wait_for_url(re.compile(r"run=\w+"))
+    expect(page.locator(".callout")).to_contain_text("Within budget")
     assert seen.wrong == []
 
 
