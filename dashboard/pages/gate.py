@@ -12,7 +12,7 @@ from auditor.gate.budget import Demands
 from auditor.gate_document import Comparison, FindingChange, GateDocument, Measure
 from auditor.report import gate_facts as facts
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share
-from auditor.report.gate_words import amount, line_of, number, signed
+from auditor.report.gate_words import amount, number, signed
 from auditor.store import RunFilter, RunSummary
 from dashboard.components import badges, budget, drawing, links
 from dashboard.components.filters import choice
@@ -84,7 +84,7 @@ def _body(run: RunSummary, baseline: str, runs: list[RunSummary]) -> list[Any]:
 
 def _compared(gate: GateDocument) -> list[Any]:
     found = gate.comparison
-    return [] if found is None else [_measures(found), _findings(found)]
+    return [] if found is None else [_measures(found), _findings(found, gate.root)]
 
 
 def _verdict(gate: GateDocument) -> html.Div:
@@ -140,22 +140,22 @@ def _change(measure: Measure) -> str:
 _SHOWN = {"new": ("new", "error"), "more": ("larger", "error"), "fewer": ("smaller", "good"), "fixed": ("gone", "good")}
 
 
-def _findings(found: Comparison) -> html.Section | None:
+def _findings(found: Comparison, root: str) -> html.Section | None:
     changed = [change for change in found.findings if change.change in _SHOWN]
     if not changed:
         return section("Findings", html.P("The same findings, none of them larger."))
     head = ("finding", "change", "where", "avoidable before", "avoidable now")
-    rows = [_finding(change, found) for change in changed]
+    rows = [_finding(change, found, root) for change in changed]
     return section("Findings", table("Findings that came, grew, shrank or went", head, rows, numbers=(3, 4)))
 
 
-def _finding(change: FindingChange, found: Comparison) -> list[Any]:
+def _finding(change: FindingChange, found: Comparison, root: str) -> list[Any]:
     word, tone = _SHOWN[change.change]
     run = found.before.id if change.change == "fixed" else found.after.id
     return [
         [dcc.Link(safe(change.name), href=links.finding(run, change.fingerprint)), " ", html.Code(safe(change.rule))],
         badges.badge(word, tone),
-        html.Code(line_of(change.source) or safe(change.module_class)),
+        html.Code(facts.change_place(change, root)),
         "–" if change.change == "new" else number(change.avoidable[0]),
         "–" if change.change == "fixed" else number(change.avoidable[1]),
     ]
