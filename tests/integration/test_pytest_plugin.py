@@ -298,8 +298,9 @@ def test_not_held(fusion_audit):
     )
 
 
-def test_the_example_of_the_readme_passes(here: pytest.Pytester) -> None:
-    blocks = [block.split("```")[0] for block in (ROOT / "README.md").read_text(encoding="utf-8").split("```python")]
+def test_the_example_of_the_docs_passes(here: pytest.Pytester) -> None:
+    page = (ROOT / "docs" / "how-to" / "gate-in-pytest.md").read_text(encoding="utf-8")
+    blocks = [block.split("```")[0] for block in page.split("```python")]
     (code,) = (block for block in blocks if "fusion_budget" in block)
     here.makepyfile(code)
 
