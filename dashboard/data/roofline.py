@@ -137,7 +137,8 @@ def _dtypes(table: KernelTable, work: OpWork, good: NDArray[np.bool_]) -> list[s
 
 
 def _ceilings(device: DeviceInfo, dtypes: list[str]) -> tuple[float, dict[str, float], list[str]]:
-    known = find_device(device.name, device.kind)
+    # without a bandwidth the audit had no description, whatever has this name now
+    known = find_device(device.described_as or device.name, device.kind) if device.peak_gbps else None
     gbps = (known.peak_gbps if known else None) or device.peak_gbps or 0.0
     rates = known.tflops if known else {}
     tflops = {dtype: rates[dtype] for dtype in dtypes if dtype in rates}
