@@ -31,7 +31,7 @@ def load(
     Args:
         trace: Chrome trace of ``torch.profiler``, ``.json`` or ``.json.gz``.
         execution_trace: of the same run; without it edges are inferred from shapes and order.
-        device: YAML description of the device, or the name of a known one, when the trace's own name for it isn't known.
+        device: YAML description of the device, or the name of a known one; else the trace tells which it is.
         config: settings instead of those of the nearest ``pyproject.toml``.
 
     Raises:

@@ -67,7 +67,9 @@ def device_called(place: str | Path) -> Device:
                 return device
         if path.suffix.casefold() not in (".yaml", ".yml") and path.name == str(place):
             stems = [stem for stem, _ in known]
-            near = [s for s in stems if wanted and s.startswith(wanted)] or difflib.get_close_matches(wanted, stems, 3, 0.4)
+            near = [s for s in stems if wanted and s.startswith(wanted)] or difflib.get_close_matches(
+                wanted, stems, 3, 0.4
+            )
             hint = f"nearest: {', '.join(near)}; " if near else ""
             raise AuditError(f"no device {str(place)!r} and no file of this name; {hint}see: fusion-audit devices list")
     return load_device(path)
@@ -84,9 +86,7 @@ def _load_cached(path: Path, mtime_ns: int) -> Device:  # noqa: ARG001 - a chang
     return load_device(path)
 
 
-def unknown_device_note(
-    name: str, kind: str, properties: DeviceProperties = NOTHING_KNOWN, achieved: str = ""
-) -> str:
+def unknown_device_note(name: str, kind: str, properties: DeviceProperties = NOTHING_KNOWN, achieved: str = "") -> str:
     """What to tell the user of a device that nobody described; ``achieved`` is the bandwidth that its trace shows."""
     shown = repr(name) if name else f"this {kind} device"
     facts = _facts(properties)

@@ -34,7 +34,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     arch: str | None = None
     """``sm_90``, ``gfx942``: a trace has its first numbers (9.0, 9.4)."""
     multiprocessors: int | None = None
-    """SMs or CUs that the runtime shows. A trace with another number is of another device, or of a slice of this one."""
+    """SMs or CUs that the runtime shows. A trace with another number is of another device, or of a slice of it."""
     warp_size: int | None = None
     """Threads of a warp (wavefront)."""
     memory_bytes: int | None = None

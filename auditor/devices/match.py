@@ -40,11 +40,14 @@ def contradiction(device: Device, properties: DeviceProperties) -> str | None:
         return f"a warp size of {properties.warp_size} where that has {device.warp_size}"
     if device.multiprocessors and properties.multiprocessors not in (0, device.multiprocessors):
         return f"{properties.multiprocessors} multiprocessors where that has {device.multiprocessors}"
-    least, most = MEMORY_SHOWN
-    if device.memory_bytes and properties.memory_bytes:
-        if not least <= properties.memory_bytes / device.memory_bytes <= most:
-            return f"{gib(properties.memory_bytes)} of memory where that has {gib(device.memory_bytes)}"
+    if device.memory_bytes and properties.memory_bytes and not _is_memory(properties.memory_bytes, device.memory_bytes):
+        return f"{gib(properties.memory_bytes)} of memory where that has {gib(device.memory_bytes)}"
     return None
+
+
+def _is_memory(shown: int, whole: int) -> bool:
+    least, most = MEMORY_SHOWN
+    return least <= shown / whole <= most
 
 
 def gib(size: int) -> str:

@@ -12,7 +12,7 @@ from auditor.devices import describe, load_device
 from auditor.devices.skeleton import skeleton
 from auditor.engine.achieved import Achieved, achieved_bandwidth
 from auditor.graph.model import DeviceProperties, Kernel, OpGraph
-from auditor.graph.ssa import parse_graph
+from auditor.graph.ssa import parse
 
 pytestmark = pytest.mark.usefixtures("folder")
 Cli = Callable[..., tuple[int, str, str]]
@@ -72,19 +72,27 @@ def test_show_gives_each_figure_its_source(fusion_audit: Cli) -> None:
     lines = out.splitlines()
     assert lines[0] == "AMD Instinct MI250X (one GCD) (hip)"
     peak = lines.index("  peak_gbps         1638.4")
-    assert lines[peak + 1].endswith("3,276.8 GB/s of the card, halved: the runtime shows each of the two dies (GCDs) as a device")
+    assert lines[peak + 1].endswith(
+        "3,276.8 GB/s of the card, halved: the runtime shows each of the two dies (GCDs) as a device"
+    )
     assert "  tflops            f64 47.85, f32 47.85, bf16 191.5, f16 191.5, i8 191.5" in lines
     assert "chained" not in out
 
 
 def test_match_says_whose_figures_are_used(fusion_audit: Cli, trace) -> None:
-    code, out, err = fusion_audit("devices", "match", str(trace(name="NVIDIA L4", numSms=58, computeMajor=8, computeMinor=9, totalGlobalMem=23_600_000_000)))
+    code, out, err = fusion_audit(
+        "devices",
+        "match",
+        str(trace(name="NVIDIA L4", numSms=58, computeMajor=8, computeMinor=9, totalGlobalMem=23_600_000_000)),
+    )
     assert (code, err) == (0, "")
     assert out.splitlines()[-1] == "described as      NVIDIA L4 24GB"
 
 
 def test_match_of_a_slice_says_why_it_is_unknown(fusion_audit: Cli, trace) -> None:
-    code, out, err = fusion_audit("devices", "match", str(trace(name="NVIDIA L4", numSms=58, computeMajor=8, computeMinor=9)))
+    code, out, err = fusion_audit(
+        "devices", "match", str(trace(name="NVIDIA L4", numSms=58, computeMajor=8, computeMinor=9))
+    )
     assert code == 0
     assert out.splitlines()[-1] == "described as      -"
     assert "has the name of NVIDIA L4 24GB but 10.8 GiB of memory where that has 24 GiB" in err
@@ -101,8 +109,12 @@ def test_new_from_a_trace_is_a_description_that_fits_it(fusion_audit: Cli, trace
     assert device.peak_gbps is None
     assert "the trace's own: 503 GB/s (1 kernel of aten.add that move 201 MB each)" in file.read_text(encoding="utf-8")
     # AND with a bandwidth filled in, an audit uses it
-    file.write_text(file.read_text(encoding="utf-8").replace("# peak_gbps: 1000  ", "peak_gbps: 616  "), encoding="utf-8")
-    code, out, _ = fusion_audit("import", str(trace()), "--device", str(file), "--db", str(tmp_path / "db"), "--format", "json")
+    file.write_text(
+        file.read_text(encoding="utf-8").replace("# peak_gbps: 1000  ", "peak_gbps: 616  "), encoding="utf-8"
+    )
+    code, out, _ = fusion_audit(
+        "import", str(trace()), "--device", str(file), "--db", str(tmp_path / "db"), "--format", "json"
+    )
     assert code == 0
     assert json.loads(out)["run"]["device"] == {
         "name": "NVIDIA GeForce RTX 2080 Ti", "kind": "cuda", "peak_gbps": 616.0,
@@ -120,7 +132,9 @@ def test_an_audit_of_an_unknown_device_says_what_its_kernels_reached(fusion_audi
 
 
 def test_a_known_device_can_be_named(fusion_audit: Cli, trace, tmp_path: Path) -> None:
-    code, out, _ = fusion_audit("import", str(trace()), "--device", "t4", "--db", str(tmp_path / "db"), "--format", "json")
+    code, out, _ = fusion_audit(
+        "import", str(trace()), "--device", "t4", "--db", str(tmp_path / "db"), "--format", "json"
+    )
     assert (code, json.loads(out)["run"]["device"]["described_as"]) == (0, "NVIDIA T4 16GB")
 
 
@@ -160,7 +174,10 @@ def test_a_trace_without_a_device_starts_no_description(fusion_audit: Cli, trace
 
 @pytest.mark.parametrize(
     "name",
-    ["*", "a [b] c?", 'with "quotes" and \\', "line\nbreak: x\ttab", "\x1b[31m\x00\x07", "✓ 😀 é", "\udcff", "- a", "x: {y", "'" * 3, "#c", "y" * 100_000],
+    [
+        "*", "a [b] c?", 'with "quotes" and \\', "line\nbreak: x\ttab", "\x1b[31m\x00\x07", "✓ 😀 é", "\udcff", "- a",
+        "x: {y", "'" * 3, "#c", "y" * 100_000,
+    ],
 )  # fmt: skip
 def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, name: str) -> None:
     file = tmp_path / "x.yaml"
@@ -179,7 +196,7 @@ def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, name: str) -> None:
 
 
 def graph(*durations: float, text: str = "x: f32[1024, 1024]\na = aten.add(x, 1.0)\nb = aten.mul(a, 2.0)") -> OpGraph:
-    made = parse_graph(text)
+    made = parse(text)
     for op, dur in zip(made.ops, durations, strict=True):
         op.kernels = (Kernel(op.name, 0.0, dur),)
     return made
