@@ -86,10 +86,15 @@ class Trace:
 
     @property
     def device_kind(self) -> str:
-        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where no device event was recorded; told by the launches' names."""
+        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where no device event was recorded; told by the launches' names.
+
+        Without launches, as of replayed graphs, by the device: only AMD's has warps of 64 threads.
+        """
         if not self.kernels and not self.memory:
             return "cpu"
         if any(launch.name.startswith("hip") for launch in self.launches) or "AMD" in self.device_name:
+            return "hip"
+        if self.device.properties.warp_size == 64:
             return "hip"
         return "xpu" if any(launch.name.startswith(("ur", "ze")) for launch in self.launches) else "cuda"
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from auditor.collect.tracefile import repair
 from auditor.graph.model import DeviceProperties
+
+LONGEST_NAME = 256
+"""No runtime has room for more: ``cudaDeviceProp::name`` and ``hipDeviceProp_t::name`` are ``char[256]``."""
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -20,11 +25,16 @@ class Device(msgspec.Struct, frozen=True):
 
 def decode_devices(raw: bytes | msgspec.Raw) -> list[Device]:
     """The devices of a file; what is of another form than Kineto's is unknown, never a reason to refuse the trace."""
-    try:
-        found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return []
+    found = _decoded(bytes(raw))
     return [_device(item) for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def _decoded(raw: bytes) -> Any:
+    """The JSON value, after the repairs that a trace needs at times; ``None`` if it is none even then."""
+    for text in (raw, repair(raw)):
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return msgspec.json.decode(text)
+    return None
 
 
 def _device(item: dict[str, Any]) -> Device:
@@ -32,7 +42,7 @@ def _device(item: dict[str, Any]) -> Device:
     major, minor = _number(item, "computeMajor"), _number(item, "computeMinor")
     return Device(
         id=_number(item, "id"),
-        name=name.strip() if isinstance(name, str) else "",
+        name=name.strip()[:LONGEST_NAME] if isinstance(name, str) else "",
         properties=DeviceProperties(
             memory_bytes=_number(item, "totalGlobalMem"),
             multiprocessors=_number(item, "numSms") or _number(item, "multiProcessorCount"),

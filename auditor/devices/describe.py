@@ -78,7 +78,11 @@ def device_called(place: str | Path) -> Device:
 def described(folder: Path) -> Iterator[tuple[str, Device]]:
     """Every description in ``folder`` with its file's name, in order. Raises AuditError for one that can't be used."""
     for path in sorted(folder.glob("*.yaml")):
-        yield path.stem, _load_cached(path, path.stat().st_mtime_ns)
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:  # a link to nothing: reading it says so
+            changed = 0
+        yield path.stem, _load_cached(path, changed)
 
 
 @lru_cache(maxsize=256)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from auditor import doctor
 from auditor.devices import describe, load_device
 from auditor.devices.skeleton import skeleton
 from auditor.engine.achieved import Achieved, achieved_bandwidth
@@ -190,6 +193,25 @@ def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, name: str) -> None:
         file.rename(tmp_path / "config" / "devices" / "x.yaml")
         assert describe.find_device(name, "cuda") == device
         assert describe.find_device("another", "cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "state", "finding"),
+    [
+        ("NVIDIA H100 80GB HBM3", 132, "ok", "NVIDIA H100 80GB HBM3 (cuda), described: 3350 GB/s"),
+        ("NVIDIA H100 80GB HBM3", 16, "optional", "NVIDIA H100 80GB HBM3 (cuda), no description"),
+        ("NVIDIA H20", 78, "optional", "NVIDIA H20 (cuda), no description"),
+    ],
+)
+def test_the_doctor_knows_a_device_by_more_than_its_name(monkeypatch, name: str, units: int, state, finding) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _index: name)
+    shown = SimpleNamespace(total_memory=85018279936, multi_processor_count=units, warp_size=32, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: shown)
+    check = list(doctor.devices())[-1]
+    assert (check.subject, check.state, check.finding) == ("gpu", state, finding)
+    assert ("fusion-audit devices new" in check.advice) == (state == "optional")
 
 
 # --- bandwidth that a trace shows ----------------------------------------------------------------

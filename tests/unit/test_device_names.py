@@ -287,6 +287,13 @@ def test_odd_values_of_device_properties_are_unknown():
     assert second.properties == DeviceProperties(23_600_000_000, 0, 32, (8, 9))
 
 
+def test_a_name_that_is_not_utf8_or_too_long_leaves_the_rest_known():
+    (found,) = decode_devices(b'[{"name": "L\xff4", "numSms": 58}]')
+    assert (found.name, found.properties.multiprocessors) == ("L\ufffd4", 58)
+    (found,) = decode_devices(b'[{"name": "' + b"x" * 2**20 + b'"}]')
+    assert len(found.name) == 256
+
+
 KERNEL = '{"ph": "X", "cat": "kernel", "name": "k", "ts": %d, "dur": 1, "args": {"device": %d, "correlation": 1}}'
 
 
@@ -299,6 +306,25 @@ def test_the_device_is_the_one_that_ran_most_kernels(tmp_path):
         encoding="utf-8",
     )
     assert load_trace(trace).device_name == "NVIDIA L40S"
+
+
+def test_a_nameless_device_of_replayed_graphs_is_told_by_its_warps(tmp_path):
+    trace = tmp_path / "t.json"
+    trace.write_text(
+        '{"deviceProperties": [{"id": 0, "name": "", "numSms": 304, "warpSize": 64, "computeMajor": 9, "computeMinor": '
+        f'4, "totalGlobalMem": 206141652992}}], "traceEvents": [{KERNEL % (0, 0)}]}}',
+        encoding="utf-8",
+    )
+    loaded = load_trace(trace)
+    assert stem(loaded.device_name, loaded.device_kind, loaded.device.properties) == "mi300x"
+
+
+def test_a_link_to_nothing_among_the_users_own_is_one_clear_sentence(tmp_path):
+    folder = tmp_path / "config" / "devices"
+    folder.mkdir(parents=True)
+    (folder / "gone.yaml").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(AuditError, match=r"gone\.yaml: cannot read the device description: No such file"):
+        find_device("NVIDIA L4", "cuda")
 
 
 @pytest.mark.parametrize("properties", ["null", "[]", '"x"', '[{"name": 3}]', "[[[]]]"])
