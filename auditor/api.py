@@ -31,18 +31,18 @@ def load(
     Args:
         trace: Chrome trace of ``torch.profiler``, ``.json`` or ``.json.gz``.
         execution_trace: of the same run; without it edges are inferred from shapes and order.
-        device: YAML description of the device, when it isn't one that is known by the trace's name for it.
+        device: YAML description of the device, or the name of a known one; else the trace tells which it is.
         config: settings instead of those of the nearest ``pyproject.toml``.
 
     Raises:
         AuditError: a file can't be used, or the two are not of one run.
     """
-    from auditor.devices.describe import load_device
+    from auditor.devices.describe import device_called
 
     return audit_trace(
         trace,
         execution_trace,
-        device=load_device(device) if device else None,
+        device=device_called(device) if device else None,
         config=config,
         name=run_name(Config(), trace),
     )
@@ -83,12 +83,12 @@ def audit_trace(
     config: Config | None = None,
     name: str = "",
 ) -> Audit:
-    """Audit a trace file; the device is looked up by the name that the trace has for it."""
+    """Audit a trace file; the device is looked up by what the trace says of it."""
     from auditor.collect.ingest import graph_from_trace
     from auditor.devices.describe import find_device
 
     graph = graph_from_trace(Path(trace), Path(execution_trace) if execution_trace else None)
-    device = device or find_device(graph.device_name, graph.device_kind)
+    device = device or find_device(graph.device_name, graph.device_kind, graph.device_properties)
     return _audit(graph, Run(name=name, source="trace"), rules, device, config, Overhead())
 
 
@@ -106,17 +106,20 @@ def _audit(
     overhead: Overhead,
 ) -> Audit:
     from auditor.audit import audit_graph
-    from auditor.devices.describe import unknown_device_note
 
     config = load_config() if config is None else config
     if rules is None:
         rules = rules_of(config)
+    described_as = ""
     if device is None:
         device = _undescribed(graph)
-        run.notes.append(unknown_device_note(graph.device_name, device.kind))
+        run.notes.append(_unknown_device(graph))
+    else:
+        described_as = device.name
     run.device = DeviceInfo(
-        name=graph.device_name or device.name, kind=graph.device_kind or device.kind, peak_gbps=device.peak_gbps or 0.0
-    )
+        name=graph.device_name or device.name, kind=graph.device_kind or device.kind,
+        peak_gbps=device.peak_gbps or 0.0, described_as=described_as,
+    )  # fmt: skip
     return audit_graph(graph, rules=rules, device=device, config=config, run=run, overhead=overhead)
 
 
@@ -126,6 +129,19 @@ def _undescribed(graph: OpGraph) -> Device:
 
     kind = graph.device_kind if graph.device_kind in KINDS else "cpu"
     return Device(name=graph.device_name or kind, kind=kind)  # type: ignore[arg-type]
+
+
+def _unknown_device(graph: OpGraph) -> str:
+    """That nobody described the device, with the bandwidth that the graph's own kernels show."""
+    from auditor.devices.describe import unknown_device_note
+    from auditor.engine.achieved import achieved_bandwidth
+
+    if graph.device_kind == "cpu":  # its curve is measured on the machine at hand, and this is another
+        return unknown_device_note(graph.device_name, graph.device_kind)
+    best = achieved_bandwidth(graph)
+    return unknown_device_note(
+        graph.device_name, graph.device_kind, graph.device_properties, achieved=str(best) if best else ""
+    )
 
 
 def rules_of(config: Config) -> list[Rule]:
@@ -148,7 +164,7 @@ def _recorded_on(graph: OpGraph, on_progress: Callable[[str], None] | None) -> D
 
     if graph.device_kind in ("", "cpu"):
         return this_machine(on_progress=on_progress)
-    return find_device(graph.device_name, graph.device_kind)
+    return find_device(graph.device_name, graph.device_kind, graph.device_properties)
 
 
 def _median(times_us: list[float]) -> float:

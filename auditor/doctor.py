@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from auditor.errors import AuditError
+from auditor.graph.model import DeviceProperties
 
 OLDEST_PYTHON = (3, 10)
 OLDEST_TORCH = (2, 6)
@@ -83,17 +84,28 @@ def devices() -> Iterator[Check]:
         return
     kind = "hip" if torch.version.hip else "cuda"
     for index in range(torch.cuda.device_count()):
-        yield gpu(torch.cuda.get_device_name(index), kind)
+        yield gpu(torch.cuda.get_device_name(index), kind, _properties(torch.cuda.get_device_properties(index)))
 
 
-def gpu(name: str, kind: str) -> Check:
+def _properties(found: Any) -> DeviceProperties:
+    """What torch says of a device, as a trace would say it."""
+    return DeviceProperties(
+        memory_bytes=found.total_memory,
+        multiprocessors=found.multi_processor_count,
+        warp_size=getattr(found, "warp_size", 0),
+        compute=(found.major, found.minor),
+    )
+
+
+def gpu(name: str, kind: str, properties: DeviceProperties) -> Check:
     from auditor.devices.describe import find_device, user_folder
 
-    device = find_device(name, kind)
+    device = find_device(name, kind, properties)
     if device is not None:
         return Check("gpu", "ok", f"{name} ({kind}), described: {device.peak_gbps:g} GB/s")
     advice = (
-        f"savings are estimated from the trace alone; describe it in a YAML file in {user_folder()} or pass --device"
+        f"savings are estimated from the trace alone; describe it (fusion-audit devices new) in {user_folder()} "
+        "or pass --device"
     )
     return Check("gpu", "optional", f"{name} ({kind}), no description", advice)
 

@@ -16,6 +16,8 @@ class DeviceInfo(msgspec.Struct, kw_only=True):
     kind: str = "cpu"
     peak_gbps: float = 0.0
     """Memory bandwidth in GB/s (1e9): a GPU's data sheet, this machine's calibrated copy; 0 if unknown."""
+    described_as: str = ""
+    """Name of the description that the figures are from; ``""`` where there was none."""
 
 
 class Run(msgspec.Struct, kw_only=True):

@@ -74,7 +74,10 @@ def add_audit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the stored run")
     add_rules(parser)
     add_selection(parser)
-    parser.add_argument("--device", metavar="FILE", type=Path, help="YAML description of the device")
+    parser.add_argument(
+        "--device", metavar="FILE", type=Path,
+        help="YAML description of the device, or the name of a known one (fusion-audit devices list)",
+    )  # fmt: skip
     add_report(parser, ("text", "json"))
     add_db(parser)
 
@@ -104,9 +107,9 @@ def settings(args: argparse.Namespace) -> Config:
 
 
 def described_device(args: argparse.Namespace) -> Device | None:
-    from auditor.devices.describe import load_device
+    from auditor.devices.describe import device_called
 
-    return load_device(args.device) if args.device else None
+    return device_called(args.device) if args.device else None
 
 
 def _check_name(name: str) -> None:

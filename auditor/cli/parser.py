@@ -19,6 +19,7 @@ VERBS = {
     "baseline": "auditor.cli.baseline",
     "diff": "auditor.cli.diff",
     "rules": "auditor.cli.rules",
+    "devices": "auditor.cli.devices",
     "why-not": "auditor.cli.why_not",
     "graph": "auditor.cli.graph",
     "doctor": "auditor.cli.doctor",

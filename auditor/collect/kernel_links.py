@@ -60,6 +60,7 @@ def attach_kernels(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Event
     Without a device each op counts as one kernel, but for those whose index is in ``silent``.
     """
     graph.device_kind, graph.device_name = trace.device_kind, trace.device_name
+    graph.device_properties = trace.device.properties
     origin = min((event.start for event in (*trace.cpu_ops, *trace.kernels)), default=0.0)
     if graph.device_kind != "cpu":
         _attach_launched(graph, trace, pairs, origin)

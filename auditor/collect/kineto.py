@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from auditor.collect.trace_devices import Device, decode_devices
 from auditor.collect.tracefile import decode_trace, read_trace_bytes
 from auditor.errors import AuditError
 
@@ -37,12 +39,6 @@ class Event(msgspec.Struct, gc=False):
         return (self.pid, self.tid)
 
 
-class Device(msgspec.Struct):
-    id: int = 0
-    name: str = ""
-    totalGlobalMem: int | float = 0  # noqa: N815 - the file's own spelling
-
-
 class OpArgs(msgspec.Struct):
     """``args`` of a cpu_op. Shapes, strides and concrete values are undecoded: few ops differ in them."""
 
@@ -65,8 +61,8 @@ class LaunchArgs(msgspec.Struct):
 
 
 class _TraceFile(msgspec.Struct):
-    traceEvents: list[Event] | None = None  # noqa: N815
-    deviceProperties: list[Device] = []  # noqa: N815
+    traceEvents: list[Event] | None = None  # noqa: N815 - the file's own spelling
+    deviceProperties: msgspec.Raw = msgspec.Raw(b"[]")  # noqa: N815
     baseTimeNanoseconds: int = 0  # noqa: N815
 
 
@@ -90,20 +86,32 @@ class Trace:
 
     @property
     def device_kind(self) -> str:
-        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where no device event was recorded; told by the launches' names."""
+        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where no device event was recorded; told by the launches' names.
+
+        Without launches, as of replayed graphs, by the device: only AMD's has warps of 64 threads.
+        """
         if not self.kernels and not self.memory:
             return "cpu"
         if any(launch.name.startswith("hip") for launch in self.launches) or "AMD" in self.device_name:
+            return "hip"
+        if self.device.properties.warp_size == 64:
             return "hip"
         return "xpu" if any(launch.name.startswith(("ur", "ze")) for launch in self.launches) else "cuda"
 
     @property
     def device_name(self) -> str:
-        """Name of the device that ran the most kernels, ``""`` if the file does not say."""
-        names = {device.id: device.name for device in self.devices}
-        if len(names) <= 1 or not self.kernels:
-            return next(iter(names.values()), "")
-        return names.get(decode_launch(self.kernels[0]).device, "")
+        """Name of :attr:`device`, ``""`` if the file does not say."""
+        return self.device.name
+
+    @property
+    def device(self) -> Device:
+        """The device that ran the most kernels, without a name if the file does not say which."""
+        known = {device.id: device for device in self.devices}
+        alike = {(device.name, device.properties.multiprocessors) for device in self.devices}
+        if len(alike) <= 1 or not self.kernels:
+            return next(iter(known.values()), Device())
+        busiest = Counter(decode_launch(kernel).device for kernel in self.kernels).most_common(1)[0][0]
+        return known.get(busiest, Device())
 
 
 _KINDS = {
@@ -141,7 +149,7 @@ def load_trace(path: str | Path) -> Trace:
 
 
 def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
-    trace = Trace(path, devices=file.deviceProperties, base_ns=file.baseTimeNanoseconds)
+    trace = Trace(path, devices=decode_devices(file.deviceProperties), base_ns=file.baseTimeNanoseconds)
     lists: dict[str | None, list[Event] | None] = {None: None}
     for event in file.traceEvents or ():
         cat = event.cat

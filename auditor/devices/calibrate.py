@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from platformdirs import user_cache_path
 
-from auditor.devices.describe import Device
+from auditor.devices.device import Device
 
 VERSION = 4
 """Raise it when the meaning of a figure changes: older caches are then measured again."""

@@ -10,7 +10,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from auditor.devices.describe import Bandwidth, Device
+from auditor.devices.device import Bandwidth, Device
 
 SIZES = (2**18, 2**20, 2**22, 2**24, 2**26, 2**27)
 """Bytes that one measured kernel moves in all: from inside the nearest caches to well beyond most of them."""

@@ -200,6 +200,22 @@ class Coverage:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What a runtime says of a device beside its name; 0 and ``None`` where it does not."""
+
+    memory_bytes: int = 0
+    multiprocessors: int = 0
+    """SMs or CUs."""
+    warp_size: int = 0
+    compute: tuple[int, int] | None = None
+    """Compute capability; the first two numbers of a gfx name."""
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self.memory_bytes and self.multiprocessors and self.warp_size and self.compute)
+
+
 @dataclass(slots=True)
 class OpGraph:
     """Ops in execution order, and the values between them.
@@ -216,6 +232,7 @@ class OpGraph:
     step_us: float = 0.0
     device_kind: str = "cpu"
     device_name: str = ""
+    device_properties: DeviceProperties = DeviceProperties()
 
     def value(
         self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *,

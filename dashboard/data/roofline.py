@@ -137,10 +137,13 @@ def _dtypes(table: KernelTable, work: OpWork, good: NDArray[np.bool_]) -> list[s
 
 
 def _ceilings(device: DeviceInfo, dtypes: list[str]) -> tuple[float, dict[str, float], list[str]]:
-    known = find_device(device.name, device.kind)
+    # without a bandwidth the audit had no description, whatever has this name now
+    known = find_device(device.described_as or device.name, device.kind) if device.peak_gbps else None
     gbps = (known.peak_gbps if known else None) or device.peak_gbps or 0.0
     rates = known.tflops if known else {}
-    tflops = {dtype: rates[dtype] for dtype in dtypes if dtype in rates}
+    # every 8-bit float (f8e4m3, f8e5m2) has the rate of f8
+    found = {dtype: rates.get("f8" if dtype.startswith("f8") else dtype) for dtype in dtypes}
+    tflops = {dtype: rate for dtype, rate in found.items() if rate is not None}
     if "f32" in tflops and "tf32" in rates:
         tflops["tf32"] = rates["tf32"]
     remarks = []

@@ -6,7 +6,7 @@ from auditor.api import rules_of
 from auditor.audit import audit_graph
 from auditor.config import Config
 from auditor.devices.describe import find_device
-from auditor.document import Document, Run
+from auditor.document import DeviceInfo, Document, Run
 from auditor.fix_document import FixDocument, FixedSite, FixMemory, FixTiming, Prediction, RatioInfo
 from auditor.graph.model import Kernel, OpGraph, Source
 from auditor.graph.ssa import parse
@@ -60,8 +60,9 @@ def audited(op_graph: OpGraph, **run: object) -> Document:
     device = find_device(DEVICE, "cuda")
     assert device is not None
     audit = audit_graph(op_graph, rules=rules_of(Config()), device=device, config=Config(), run=Run(**facts))  # type: ignore[arg-type]
-    audit.document.run.device.name = DEVICE
-    audit.document.run.device.kind = "cuda"
+    audit.document.run.device = DeviceInfo(
+        name=DEVICE, kind="cuda", peak_gbps=device.peak_gbps or 0.0, described_as=device.name
+    )
     return audit.document
 
 

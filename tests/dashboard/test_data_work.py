@@ -209,6 +209,30 @@ def test_single_precision_has_the_ceiling_of_tensor_cores_too() -> None:
     assert place(known, work([4e9], [1e6], "f32"), H100).tflops == {"f32": 67, "tf32": 494.7}
 
 
+def test_both_8_bit_floats_have_the_ceiling_of_tensor_cores() -> None:
+    known = table([{"start": 0, "dur": 10, "name": "gemm", "kind": "gemm", "op": 0}])
+
+    assert place(known, work([4e9], [1e6], "f8e4m3"), H100).tflops == {"f8e4m3": 1978.9}
+
+
+def test_a_run_whose_audit_knew_no_bandwidth_gets_no_ceilings_from_its_name() -> None:
+    known = table([{"start": 0, "dur": 10, "name": "gemm", "kind": "gemm", "op": 0}])
+    slice_ = DeviceInfo(name="NVIDIA H100 80GB HBM3", kind="cuda")
+
+    found = place(known, work([4e9], [1e6]), slice_)
+
+    assert (found.peak_gbps, found.tflops) == (0.0, {})
+
+
+def test_the_ceilings_are_of_the_description_that_the_audit_used() -> None:
+    known = table([{"start": 0, "dur": 10, "name": "gemm", "kind": "gemm", "op": 0}])
+    gcd = DeviceInfo(
+        name="AMD Instinct MI250X / MI250", kind="hip", peak_gbps=1638.4, described_as="AMD Instinct MI250X (one GCD)"
+    )
+
+    assert place(known, work([4e9], [1e6], "bf16"), gcd).tflops == {"bf16": 191.5}
+
+
 def test_the_roofline_of_a_stored_run(store: Store) -> None:
     found = roofline(save(store))
 

@@ -35,6 +35,7 @@ def test_every_verb_and_option_of_the_synopsis_exists(capsys: pytest.CaptureFixt
         "baseline",
         "diff",
         "rules",
+        "devices",
         "why-not",
         "graph",
         "serve",
