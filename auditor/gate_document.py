@@ -69,7 +69,7 @@ class Found(msgspec.Struct, kw_only=True, frozen=True):
     modules: list[str] = []
     """The first few of them."""
     kind: str = ""
-    """What it is, wherever it is: a few digits of its rule, phase and ops."""
+    """What it is, wherever it is: a few digits of its rule, phase, ops and variant."""
     sites: float = 0
     kernels: float = 0
     avoidable: float = 0

@@ -49,7 +49,7 @@ def judge(
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
         comparison = compare(baseline.snapshot, now)
         demands = demands.against_baseline()
-    checks = [*_limits(demands, document, now, baseline, comparison), *_required(demands, run, now, rules)]
+    checks = [*_limits(demands, document, now, baseline, comparison), *_required(demands, run, now, rules, comparison)]
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -82,11 +82,13 @@ def _limits(
     return [check_limit(limit, document, now, before, changes) for limit in demands.limits]
 
 
-def _required(demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[Rule]) -> list[Check]:
+def _required(
+    demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[Rule], found: Comparison | None
+) -> list[Check]:
     if not demands.required:
         return []
-    launches = launches_of(run)
-    return [check_live(demand, launches, run.document, now, rules) for demand in demands.required]
+    launches, changes = launches_of(run), found.findings if found else []
+    return [check_live(demand, launches, run.document, now, rules, changes) for demand in demands.required]
 
 
 def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:
