@@ -90,6 +90,15 @@ class Snapshot(msgspec.Struct, kw_only=True, frozen=True):
     """In order of rule and fingerprint."""
 
 
+class Spread(msgspec.Struct, kw_only=True, frozen=True):
+    """A measured figure over the stored runs of one program: their median, and its 95 % interval (None: of one run)."""
+
+    runs: int = 1
+    median: float = 0.0
+    low: float | None = None
+    high: float | None = None
+
+
 class FindingChange(msgspec.Struct, kw_only=True, frozen=True):
     """One fingerprint in two runs (before, after); what a run does not have is 0."""
 
@@ -119,6 +128,8 @@ class Measure(msgspec.Struct, kw_only=True, frozen=True):
     before: float | None
     after: float | None
     verdict: Verdict
+    spreads: tuple[Spread | None, Spread | None] = (None, None)
+    """Of what is measured: ``before`` and ``after`` are the medians."""
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
@@ -162,6 +173,8 @@ class Check(msgspec.Struct, kw_only=True, frozen=True):
     limit: float | None = None
     before: float | None = None
     """Of the baseline, where the limit is an increase."""
+    spread: Spread | None = None
+    """Of what is measured: ``value`` is its median."""
     message: str
     file: str = ""
     line: int = 0

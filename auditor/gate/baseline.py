@@ -6,7 +6,7 @@ import json
 import re
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,7 +16,9 @@ import msgspec
 from auditor.client import Client
 from auditor.document import SCHEMA, Document
 from auditor.errors import AuditError
+from auditor.gate.measures import Spreads
 from auditor.gate.snapshot import relative, snapshot_of
+from auditor.gate.spread import spreads_of, with_medians
 from auditor.gate_document import BASELINE, Snapshot
 from auditor.report.format import safe
 from auditor.report.json import finite
@@ -38,6 +40,8 @@ class Baseline:
     snapshot: Snapshot
     label: str
     file: str = ""
+    spreads: Spreads = field(default_factory=dict)
+    """Of its measured figures: a stored run has others of its program beside it."""
 
 
 def written(snapshot: Snapshot, root: Path) -> str:
@@ -97,7 +101,8 @@ def stored_baseline(ref: str, store: Store) -> Baseline:
         run = store.load(ref)
     except Missing as error:
         raise AuditError(f"baseline: {error}") from None
-    return Baseline(snapshot_of(run.document), f"run {run.id}")
+    spreads = spreads_of(run, store)
+    return Baseline(with_medians(snapshot_of(run.document), spreads), f"run {run.id}", spreads=spreads)
 
 
 def _read(path: Path) -> bytes:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from auditor.gate.measures import measured
+from auditor.gate.measures import Spreads, measured
 from auditor.gate_document import Change, Comparison, FindingChange, Found, Head, Snapshot
 from auditor.report.format import plural, safe
 
 _ORDER: tuple[Change, ...] = ("new", "more", "fewer", "fixed", "same")
 
 
-def compare(before: Snapshot, after: Snapshot) -> Comparison:
-    """``after`` against ``before``. Any two runs compare; what speaks against it is in the remarks."""
+def compare(before: Snapshot, after: Snapshot, spreads: tuple[Spreads, Spreads] = ({}, {})) -> Comparison:
+    """``after`` against ``before``. Any two runs compare; what speaks against it is in the remarks.
+
+    ``spreads`` are those of their measured figures, where these are medians of several runs.
+    """
     return Comparison(
         before=before.run,
         after=after.run,
-        measures=measured(before.figures, after.figures),
+        measures=measured(before.figures, after.figures, spreads),
         findings=compare_findings(before.findings, after.findings),
         remarks=remarks_on(before.run, after.run),
     )

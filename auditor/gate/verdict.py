@@ -15,8 +15,10 @@ from auditor.gate.budget import Demands
 from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
 from auditor.gate.limits import check_limit
+from auditor.gate.measures import Spreads
 from auditor.gate.require import check_live, launches_of
 from auditor.gate.snapshot import snapshot_of
+from auditor.gate.spread import spreads_of, with_medians
 from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText, Snapshot
 from auditor.report.format import safe
 from auditor.store import RunFilter, Store, StoredRun
@@ -43,13 +45,17 @@ def judge(
     """
     if not demands and baseline is None:
         raise AuditError(_nothing(run.id))
-    document, now = run.document, snapshot_of(run.document)
+    spreads = spreads_of(run, store)
+    document, now = run.document, with_medians(snapshot_of(run.document), spreads)
     comparison = None
     if baseline is not None:
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
-        comparison = compare(baseline.snapshot, now)
+        comparison = compare(baseline.snapshot, now, (baseline.spreads, spreads))
         demands = demands.against_baseline()
-    checks = [*_limits(demands, document, now, baseline, comparison), *_required(demands, run, now, rules, comparison)]
+    checks = [
+        *_limits(demands, document, now, spreads, baseline, comparison),
+        *_required(demands, run, now, rules, comparison),
+    ]
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -75,11 +81,12 @@ def _nothing(run: str) -> str:
 
 
 def _limits(
-    demands: Demands, document: Document, now: Snapshot, baseline: Baseline | None, found: Comparison | None
-) -> list[Check]:
+    demands: Demands, document: Document, now: Snapshot, spreads: Spreads, baseline: Baseline | None,
+    found: Comparison | None,
+) -> list[Check]:  # fmt: skip
     before = baseline.snapshot if baseline else None
     changes = found.findings if found else []
-    return [check_limit(limit, document, now, before, changes) for limit in demands.limits]
+    return [check_limit(limit, document, now, before, changes, spreads) for limit in demands.limits]
 
 
 def _required(
