@@ -64,12 +64,20 @@ def _split(amount: Amount, unit: Unit) -> tuple[float, str]:
     match = _TEXT.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if isinstance(amount, str) and match is None:
         raise ValueError(f"must be {_EXPECTED[unit]}, not {amount!r}")
-    number = float(match[1]) if match else float(amount)
+    number = _number(match[1] if match else amount)
     if not math.isfinite(number):
         raise ValueError(f"must be {_EXPECTED[unit]}, not {amount!r}")
     if number < 0:
         raise ValueError(f"must not be negative, not {amount}")
     return number, match[2].lower() if match else ""
+
+
+def _number(amount: Amount) -> float:
+    """NaN where it is none, or too large for one."""
+    try:
+        return float(amount)
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def _in_unit(number: float, mark: str, unit: Unit, amount: Amount) -> float:

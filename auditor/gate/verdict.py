@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+import msgspec
 
 from auditor.config import Config
 from auditor.document import Document
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError
 from auditor.gate.baseline import Baseline
-from auditor.gate.budget import Demands
+from auditor.gate.budget import Demands, Limit
 from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
 from auditor.gate.limits import check_limit
@@ -20,11 +23,13 @@ from auditor.gate.require import check_live, launches_of
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.spread import spreads_of, with_medians
 from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText, Snapshot
-from auditor.report.format import safe
+from auditor.report.format import clip, safe
 from auditor.store import RunFilter, Store, StoredRun
 
 _TREND = 12
 """Stored runs of a trend, this one included."""
+_NAMED, _LONGEST = 4, 60
+"""Modules that a sentence names, and how much of each."""
 
 
 def judge(
@@ -52,10 +57,8 @@ def judge(
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
         comparison = compare(baseline.snapshot, now, (baseline.spreads, spreads))
         demands = demands.against_baseline()
-    checks = [
-        *_limits(demands, document, now, spreads, baseline, comparison),
-        *_required(demands, run, now, rules, comparison),
-    ]
+    checks = _placed(_limits(demands, document, now, spreads, baseline, comparison), demands, run)
+    checks += _required(demands, run, now, rules, comparison)
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -87,6 +90,27 @@ def _limits(
     before = baseline.snapshot if baseline else None
     changes = found.findings if found else []
     return [check_limit(limit, document, now, before, changes, spreads) for limit in demands.limits]
+
+
+def _placed(checks: list[Check], demands: Demands, run: StoredRun) -> list[Check]:
+    """A limit for modules that there are none of is kept by every run: it warns, so that somebody mends it."""
+    if not any(limit.scope.modules for limit in demands.limits):
+        return checks
+    there = list(dict.fromkeys(launch.module for launch in launches_of(run) if launch.module))
+
+    def lost(limit: Limit, check: Check) -> bool:
+        glob = limit.scope.modules
+        return bool(glob) and check.status == "passed" and not any(fnmatchcase(module, glob) for module in there)
+
+    said = {"status": "warned", "message": _no_module(there)}
+    pairs = zip(demands.limits, checks, strict=True)
+    return [msgspec.structs.replace(check, **said) if lost(limit, check) else check for limit, check in pairs]
+
+
+def _no_module(there: Sequence[str]) -> str:
+    named = ", ".join(safe(clip(module, _LONGEST)) for module in there[:_NAMED]) or "none"
+    more = f" and {len(there) - _NAMED:,} more" if len(there) > _NAMED else ""
+    return f"it holds nothing, as no module of this run has such a name; there are: {named}{more}"
 
 
 def _required(

@@ -6,7 +6,7 @@ Values that hold names from the run are ``literal``: a format shows them as code
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from auditor.commit import short
 from auditor.gate_document import Change, Check, Comparison, Culprit, FindingChange, GateDocument, Head, Measure, Place
@@ -129,11 +129,12 @@ def change_place(change: FindingChange, root: str) -> str:
 def in_repository(gate: GateDocument, file: str) -> str:
     """A file from the repository's root on, with slashes; empty where it lies elsewhere."""
     path = Path(file)
-    if not file or not gate.root:
+    if not file or not gate.root or ".." in path.parts or PureWindowsPath(file).drive:  # a trace of Windows has those
         return ""
     if not path.is_absolute():
-        return "" if ".." in path.parts else path.as_posix()
-    return path.relative_to(gate.root).as_posix() if path.is_relative_to(gate.root) else ""
+        return path.as_posix()
+    inside = path.is_relative_to(gate.root) and path != Path(gate.root)
+    return path.relative_to(gate.root).as_posix() if inside else ""
 
 
 MEASURE_HEAD = ("A STEP", "BEFORE", "AFTER", "CHANGE", "")
