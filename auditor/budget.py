@@ -23,10 +23,11 @@ class Increase(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     bytes: Amount | None = None
     peak_memory: Amount | None = None
     memory_bound_share: Amount | None = None
+    step_us: Amount | None = None
 
 
 class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The most that a run may have, a step: kernels, bytes moved, bytes alive, share of kernel time."""
+    """The most that a run may have, a step: kernels, bytes moved, bytes alive, share of kernel time, wall time."""
 
     max_unfused_kernels: Amount | None = None
     max_avoidable_kernels: Amount | None = None
@@ -34,6 +35,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     max_bytes: Amount | None = None
     max_peak_memory: Amount | None = None
     max_memory_bound_share: Amount | None = None
+    max_step_us: Amount | None = None
     max_increase: Increase | None = None
 
 

@@ -217,6 +217,7 @@ def _explain(message: str, kind: type[msgspec.Struct], written: Written) -> str:
 def _plain(reason: str) -> str:
     words = {"array": "a list", "str": "text", "object": "a table", "int": "a number", "float": "a number"}
     words |= {"bool": "true or false"}
+    reason = reason.replace("Expected `int`, got `float`", "Expected a whole number, got one with a fraction")
     plain = re.sub(r"`([\w |]+)`", lambda m: _either(m[1], words), reason)
     plain = plain.replace("of length >= 1", "that isn't empty")
     return plain[:1].lower() + plain[1:] + _choices(reason)

@@ -69,7 +69,7 @@ class Found(msgspec.Struct, kw_only=True, frozen=True):
     modules: list[str] = []
     """The first few of them."""
     kind: str = ""
-    """What it is, wherever it is: a few digits of its rule, phase and ops."""
+    """What it is, wherever it is: a few digits of its rule, phase, ops and variant."""
     sites: float = 0
     kernels: float = 0
     avoidable: float = 0
@@ -88,6 +88,15 @@ class Snapshot(msgspec.Struct, kw_only=True, frozen=True):
     figures: Figures = msgspec.field(default_factory=Figures)
     findings: list[Found] = []
     """In order of rule and fingerprint."""
+
+
+class Spread(msgspec.Struct, kw_only=True, frozen=True):
+    """A measured figure over the stored runs of one program: their median, and its 95 % interval (None: of one run)."""
+
+    runs: int = 1
+    median: float = 0.0
+    low: float | None = None
+    high: float | None = None
 
 
 class FindingChange(msgspec.Struct, kw_only=True, frozen=True):
@@ -119,6 +128,8 @@ class Measure(msgspec.Struct, kw_only=True, frozen=True):
     before: float | None
     after: float | None
     verdict: Verdict
+    spreads: tuple[Spread | None, Spread | None] = (None, None)
+    """Of what is measured: ``before`` and ``after`` are the medians."""
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
@@ -162,6 +173,8 @@ class Check(msgspec.Struct, kw_only=True, frozen=True):
     limit: float | None = None
     before: float | None = None
     """Of the baseline, where the limit is an increase."""
+    spread: Spread | None = None
+    """Of what is measured: ``value`` is its median."""
     message: str
     file: str = ""
     line: int = 0

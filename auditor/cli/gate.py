@@ -64,7 +64,7 @@ class GateCommand(Command):
 
         with Store.open(args.db, create=False) as store:
             token = os.environ.get(VARIABLE, "")
-            baseline = baseline_of(args.baseline, store, token) if args.baseline else None
+            baseline = baseline_of(args.baseline, store, token) if args.baseline is not None else None
             root = repository_of(Path.cwd())
             gate = judge(store.load(ref), demands, baseline, rules, store=store, root=root)
         _emit(gate, args)

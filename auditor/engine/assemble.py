@@ -206,8 +206,11 @@ def _with_views(region: Region) -> list[Op]:
 
 
 def _fingerprint(rule: Rule, candidate: Candidate, home: Op) -> str:
-    """Stable under renumbered layers, moved lines and reordered runs: what and in which kind of place, not where."""
-    function = home.source.function if home.source else ""
+    """Stable under renumbered layers, moved lines and reordered runs: what and in which kind of place, not where.
+
+    A function says where code is that belongs to no module; a module's own may be cut into others.
+    """
+    function = home.source.function if home.source and not home.module_class else ""
     ops = ",".join(base_name(op.name) for op in candidate.region.ops)
     text = "|".join((rule.id, home.module_class, function, home.phase, ops, str(sorted(candidate.variant.items()))))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -36,11 +36,16 @@ def _validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(schema())
 
 
+_MOST_VALUES = 100_000
+"""Of a document, aliases opened: nine lines of aliases of aliases stand for 10^9 values, and would never end."""
+
+
 class Lines:
     """Line numbers (1-based) of the keys and items of a YAML document, by path."""
 
     def __init__(self, root: yaml.Node) -> None:
         self._lines: dict[tuple[Any, ...], int] = {}
+        self._left = _MOST_VALUES
         self._walk(root, ())
 
     def of(self, path: Iterable[Any]) -> int:
@@ -51,6 +56,10 @@ class Lines:
         return self._lines.get(where, 1)
 
     def _walk(self, node: yaml.Node, path: tuple[Any, ...]) -> None:
+        self._left -= 1
+        if self._left < 0:
+            problem = f"it holds more than {_MOST_VALUES:,} values, each alias counted with what it stands for"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         self._lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:

@@ -13,12 +13,13 @@ _BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_TEXT = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z%]*)")
+_TIMES = {"us": 1.0, "µs": 1.0, "μs": 1.0, "ms": 1e3, "s": 1e6}
+_TEXT = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµμ%]*)")
 _EXPECTED = {
     "count": "a whole number",
     "bytes": 'a number of bytes, or text such as "1.2 GB"',
     "share": 'a share such as 0.6 or "60 %"',
-    "us": "a number of microseconds",
+    "us": 'a number of microseconds, or text such as "12 ms"',
 }
 
 
@@ -63,7 +64,7 @@ def _split(amount: Amount, unit: Unit) -> tuple[float, str]:
     match = _TEXT.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if isinstance(amount, str) and match is None:
         raise ValueError(f"must be {_EXPECTED[unit]}, not {amount!r}")
-    number = float(match[1]) if match else float(amount)
+    number = _number(match[1] if match else amount)
     if not math.isfinite(number):
         raise ValueError(f"must be {_EXPECTED[unit]}, not {amount!r}")
     if number < 0:
@@ -71,9 +72,19 @@ def _split(amount: Amount, unit: Unit) -> tuple[float, str]:
     return number, match[2].lower() if match else ""
 
 
+def _number(amount: Amount) -> float:
+    """NaN where it is none, or too large for one."""
+    try:
+        return float(amount)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
 def _in_unit(number: float, mark: str, unit: Unit, amount: Amount) -> float:
     if unit == "bytes" and mark in _BYTES:
         return number * _BYTES[mark]
+    if unit == "us" and mark in _TIMES:
+        return number * _TIMES[mark]
     if unit == "share" and mark == "%":
         return number / 100
     if mark or (unit == "count" and number != int(number)):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,7 +18,9 @@ import msgspec
 from auditor.client import Client
 from auditor.document import SCHEMA, Document
 from auditor.errors import AuditError
+from auditor.gate.measures import Spreads
 from auditor.gate.snapshot import relative, snapshot_of
+from auditor.gate.spread import spreads_of, with_medians
 from auditor.gate_document import BASELINE, Snapshot
 from auditor.report.format import safe
 from auditor.report.json import finite
@@ -25,6 +29,7 @@ from auditor.store.failures import Missing
 
 _WEB = ("http://", "https://")
 _MOST_BYTES = 64_000_000
+_CHUNK = 1 << 16
 _TIMEOUT_S = 60.0
 _TIMES = ("device_us", "likely_us", "step_us")
 _RUN = re.compile(r"(?P<base>.*?)/(?:api/v1/runs|run)/(?P<ref>[^/]+)(?:/[^/]+)?/?")
@@ -38,6 +43,8 @@ class Baseline:
     snapshot: Snapshot
     label: str
     file: str = ""
+    spreads: Spreads = field(default_factory=dict)
+    """Of its measured figures: a stored run has others of its program beside it."""
 
 
 def written(snapshot: Snapshot, root: Path) -> str:
@@ -65,8 +72,18 @@ def _rounded(value: float | None) -> float | None:
 
 def is_stored(ref: str) -> bool:
     """Whether ``ref`` has to be a run of a store: no address, no file that is there or that is called like one."""
-    path = Path(ref)
-    return not ref.startswith(_WEB) and not path.is_file() and path.suffix != ".json"
+    return not _is_address(ref) and not _is_file(ref) and Path(ref).suffix != ".json"
+
+
+def _is_address(ref: str) -> bool:
+    return ref.lower().startswith(_WEB)
+
+
+def _is_file(ref: str) -> bool:
+    try:
+        return Path(ref).is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def baseline_of(ref: str, store: Store | None, token: str = "") -> Baseline:
@@ -80,12 +97,14 @@ def baseline_of(ref: str, store: Store | None, token: str = "") -> Baseline:
     Raises:
         AuditError: it is not there, or is no baseline.
     """
-    if ref.startswith(_WEB):
+    if not ref.strip():
+        raise AuditError("the name of the baseline is empty; give a run, a file or an address, or leave it out")
+    if _is_address(ref):
         return _fetched(ref, token)
     if store is not None and is_stored(ref):
         return stored_baseline(ref, store)
     path = Path(ref)
-    if path.is_file():
+    if _is_file(ref):
         return replace(_decoded(_read(path), f"baseline {safe(ref)}"), file=ref)
     name = safe(path.name or "FILE")
     raise AuditError(f"no file {safe(ref)}; write a baseline with: fusion-audit baseline RUN -o {name}")
@@ -97,7 +116,8 @@ def stored_baseline(ref: str, store: Store) -> Baseline:
         run = store.load(ref)
     except Missing as error:
         raise AuditError(f"baseline: {error}") from None
-    return Baseline(snapshot_of(run.document), f"run {run.id}")
+    spreads = spreads_of(run, store)
+    return Baseline(with_medians(snapshot_of(run.document), spreads), f"run {run.id}", spreads=spreads)
 
 
 def _read(path: Path) -> bytes:
@@ -108,7 +128,10 @@ def _read(path: Path) -> bytes:
 
 
 def _fetched(url: str, token: str) -> Baseline:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise AuditError(f"{safe(url)} is no address ({safe(str(error))})") from None
     page = _RUN.fullmatch(parts.path)
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # no password, no signature
     if page and not parts.path.endswith(".json"):
@@ -117,15 +140,26 @@ def _fetched(url: str, token: str) -> Baseline:
     request = urllib.request.Request(url, headers={"Accept": "application/json", "User-Agent": "fusion-audit"})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            raw = answer.read(_MOST_BYTES + 1)
+            raw = _body(answer)
     except urllib.error.HTTPError as error:
         raise AuditError(f"{safe(shown)} answers with HTTP status {error.code}; is the address right?") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise AuditError(f"{safe(shown)} can't be reached ({safe(str(reason))})") from None
     if len(raw) > _MOST_BYTES:
         raise AuditError(f"{safe(shown)} is larger than a baseline can be ({_MOST_BYTES // 10**6} MB)")
     return _decoded(raw, f"baseline {safe(shown)}")
+
+
+def _body(answer: HTTPResponse) -> bytes:
+    """What is sent within the time that there is: a limit of single reads is none of all of them."""
+    parts, left, until_s = [], _MOST_BYTES + 1, time.monotonic() + _TIMEOUT_S
+    while left > 0 and (part := answer.read1(min(left, _CHUNK))):
+        parts.append(part)
+        left -= len(part)
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"it took longer than {_TIMEOUT_S:.0f} s")
+    return b"".join(parts)
 
 
 def _decoded(raw: bytes, label: str) -> Baseline:

@@ -131,7 +131,7 @@ def _yaml(file: Path) -> tuple[Any, Written]:
         mark = error.problem_mark
         at = f"{file}:{mark.line + 1}" if mark else str(file)
         raise AuditError(f"{at}: is not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # a date of month 13, a number of 5,000 digits
         raise AuditError(f"{file}: is not valid YAML: {str(error).splitlines()[0]}") from None
     finally:
         loader.dispose()

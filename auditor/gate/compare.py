@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from auditor.gate.measures import measured
+from auditor.gate.measures import Spreads, measured
 from auditor.gate_document import Change, Comparison, FindingChange, Found, Head, Snapshot
 from auditor.report.format import plural, safe
 
 _ORDER: tuple[Change, ...] = ("new", "more", "fewer", "fixed", "same")
 
 
-def compare(before: Snapshot, after: Snapshot) -> Comparison:
-    """``after`` against ``before``. Any two runs compare; what speaks against it is in the remarks."""
+def compare(before: Snapshot, after: Snapshot, spreads: tuple[Spreads, Spreads] = ({}, {})) -> Comparison:
+    """``after`` against ``before``. Any two runs compare; what speaks against it is in the remarks.
+
+    ``spreads`` are those of their measured figures, where these are medians of several runs.
+    """
     return Comparison(
         before=before.run,
         after=after.run,
-        measures=measured(before.figures, after.figures),
+        measures=measured(before.figures, after.figures, spreads),
         findings=compare_findings(before.findings, after.findings),
         remarks=remarks_on(before.run, after.run),
     )
@@ -24,11 +27,13 @@ def compare_findings(before: list[Found], after: list[Found]) -> list[FindingCha
     """The findings of both, matched by fingerprint; what got worse comes first.
 
     Code that is traced to apply a plan, or compiled, has lost its modules and lines: what is left of a finding there is
-    matched by its rule, phase and ops.
+    matched by its rule, phase, ops and variant. So is one whose class or function has another name now, where it is as
+    large as before.
     """
     was, now = ({found.fingerprint: found for found in side} for side in (before, after))
     _place(was, now)
     _place(now, was)
+    _rename(was, now)
     made = [_change(was.get(mark), now.get(mark), mark) for mark in dict.fromkeys([*was, *now])]
     return sorted(made, key=lambda c: (_ORDER.index(c.change), -abs(c.kernels[1] - c.kernels[0]), c.fingerprint))
 
@@ -43,6 +48,22 @@ def _place(placed: dict[str, Found], lost: dict[str, Found]) -> None:
         if len(alike) == 1:
             del lost[mark]
             lost[alike[0]] = found
+
+
+def _rename(was: dict[str, Found], now: dict[str, Found]) -> None:
+    """Give a finding of ``now`` the fingerprint of the one of its kind and size that is gone, where that is certain."""
+    gone, came = (
+        {m: f for m, f in side.items() if m not in other and f.kind and _has_place(f)}
+        for side, other in ((was, now), (now, was))
+    )
+    for kind in dict.fromkeys(found.kind for found in gone.values()):
+        old, new = ([m for m, f in side.items() if f.kind == kind] for side in (gone, came))
+        if len(old) == len(new) == 1 and _size(gone[old[0]]) == _size(came[new[0]]):
+            now[old[0]] = now.pop(new[0])
+
+
+def _size(found: Found) -> tuple[float, ...]:
+    return found.sites, found.kernels, found.avoidable, found.bytes
 
 
 def _has_place(found: Found) -> bool:

@@ -10,57 +10,70 @@ from auditor.document import Document, Finding
 from auditor.gate.amounts import Allowed
 from auditor.gate.budget import Limit, Scope
 from auditor.gate.culprits import counted, culprits, in_scope
-from auditor.gate.measures import a_step, steps_of, verdict
-from auditor.gate_document import Check, FindingChange, Snapshot, Status
+from auditor.gate.measures import Spreads, a_step, steps_of, verdict
+from auditor.gate_document import Check, FindingChange, Snapshot, Spread, Status
 from auditor.report.format import percent, ratio, safe
-from auditor.report.gate_words import amount, more
+from auditor.report.gate_words import amount, more, with_spread
 
 
 def check_limit(
-    limit: Limit, document: Document, now: Snapshot, before: Snapshot | None, changes: list[FindingChange]
-) -> Check:
-    """Hold the run of ``document`` (``now``) to ``limit``; ``changes`` are those against the baseline ``before``."""
+    limit: Limit, document: Document, now: Snapshot, before: Snapshot | None, changes: list[FindingChange],
+    spreads: Spreads | None = None,
+) -> Check:  # fmt: skip
+    """Hold the run of ``document`` (``now``) to ``limit``; ``changes`` are those against the baseline ``before``.
+
+    ``spreads`` are those of what is measured, of which ``now`` has the medians.
+    """
     scope, name = limit.scope, document.run.name
     if scope.model and not fnmatchcase(name, scope.model):
         return _check(limit, "skipped", f"this run is called {safe(name) or 'nothing'}")
     value = _value(limit, document, now)
     if value is None:
         return _check(limit, "skipped", "it is not known of this run")
+    over = None if limit.kind.counted else (spreads or {}).get(limit.kind.key) or Spread(median=value)
     if limit.increase is None:
-        held = _most(limit, value)
+        held = _most(limit, value, over)
     elif before is None:
         return _check(limit, "skipped", "no baseline was given; give one with --baseline", value)
     else:
-        held = _increase(limit, limit.increase, value, _of_rule(limit.kind.key, before, scope))
+        held = _increase(limit, limit.increase, value, _of_rule(limit.kind.key, before, scope), over)
+    held = msgspec.structs.replace(held, spread=over)
     if held.status in ("passed", "skipped"):
         return held
     blamed = culprits(limit.kind.key, scope, document, now, changes, grown_only=limit.increase is not None)
     return msgspec.structs.replace(held, culprits=blamed)
 
 
-def _most(limit: Limit, value: float) -> Check:
+def _most(limit: Limit, value: float, over: Spread | None) -> Check:
     most, unit = limit.most or 0.0, limit.kind.unit
+    told, allowed = with_spread(value, unit, over), amount(most, unit)
     if value <= most:
-        return _check(limit, "passed", f"{amount(value, unit)} of at most {amount(most, unit)}", value, most)
-    message = f"{amount(value, unit)}, {more(value - most, unit)} than the {amount(most, unit)} allowed"
+        return _check(limit, "passed", f"{told} of at most {allowed}", value, most)
+    if _reaches(over, most):
+        return _check(limit, "passed", f"{told}, not above the {allowed} allowed for certain", value, most)
+    message = f"{told}, {more(value - most, unit)} than the {allowed} allowed"
     return _check(limit, _broken(limit), message, value, most)
 
 
-def _increase(limit: Limit, allowed: Allowed, value: float, was: float | None) -> Check:
+def _increase(limit: Limit, allowed: Allowed, value: float, was: float | None, over: Spread | None) -> Check:
     kind, unit = limit.kind, limit.kind.unit
     if was is None:
         return _check(limit, "skipped", "it is not known of the baseline", value)
-    most = allowed.over(was)
-    if value <= most or verdict(kind, was, value) == "same":  # a time that moved within its noise did not grow
-        moved = (
-            f"went from {amount(was, unit)} to {amount(value, unit)}" if value != was else f"stayed {amount(was, unit)}"
-        )
+    most, told = allowed.over(was), with_spread(value, unit, over)
+    # A time that moved within its noise did not grow
+    if value <= most or verdict(kind, was, value) == "same" or _reaches(over, most):
+        moved = f"went from {amount(was, unit)} to {told}" if value != was else f"stayed {told}"
         return _check(limit, "passed", moved, value, most, was)
     part = ratio(value - was, was) if unit != "share" else None
     by = f"{more(value - was, unit)}{f' (+{percent(part)})' if part else ''}"
     left = f"{amount(most, unit)} would be allowed" if most > was else "no increase is allowed"
-    message = f"grew from {amount(was, unit)} to {amount(value, unit)}: {by}, {left}"
+    message = f"grew from {amount(was, unit)} to {told}: {by}, {left}"
     return _check(limit, _broken(limit), message, value, most, was)
+
+
+def _reaches(over: Spread | None, most: float) -> bool:
+    """Whether the interval of a median begins below the limit: it may have been kept."""
+    return over is not None and over.low is not None and over.low <= most
 
 
 def _broken(limit: Limit) -> Status:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from auditor.document import Document
-from auditor.gate_document import Figures, Measure, Unit, Verdict
+from auditor.gate_document import Figures, Measure, Spread, Unit, Verdict
+
+Spreads = Mapping[str, Spread]
+"""Of measured figures, by key."""
 
 SHARE_NOISE = 0.02
 """A share of time that moved by less (absolute) says nothing: times are noisy, counts are not."""
@@ -62,15 +66,15 @@ def a_step(total: float, steps: int) -> float:
     return total if steps == 1 else total / steps
 
 
-def measured(before: Figures, after: Figures) -> list[Measure]:
-    """Every figure of two runs, and whether it got worse."""
+def measured(before: Figures, after: Figures, spreads: tuple[Spreads, Spreads] = ({}, {})) -> list[Measure]:
+    """Every figure of two runs, with the spreads of what is measured, and whether it got worse."""
     made = []
     for kind in KINDS.values():
         was, now = getattr(before, kind.key), getattr(after, kind.key)
         made.append(
             Measure(
                 key=kind.key, label=kind.label, unit=kind.unit, counted=kind.counted, before=was, after=now,
-                verdict=verdict(kind, was, now),
+                verdict=verdict(kind, was, now), spreads=(spreads[0].get(kind.key), spreads[1].get(kind.key)),
             )
         )  # fmt: skip
     return made

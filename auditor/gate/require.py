@@ -14,8 +14,8 @@ from auditor.document import Document
 from auditor.engine.fused import REPLACEMENTS, FusedNames
 from auditor.engine.rules import Rule
 from auditor.gate.budget import Demand
-from auditor.gate.culprits import of_found
-from auditor.gate_document import Check, Culprit, Snapshot
+from auditor.gate.culprits import of_change, of_found
+from auditor.gate_document import Check, Culprit, FindingChange, Snapshot
 from auditor.graph.model import Kernel, OpGraph
 from auditor.report.format import clip, count, plural, safe
 
@@ -58,9 +58,13 @@ def launches_in(graph: OpGraph) -> list[Launch]:
 
 
 def check_live(
-    demand: Demand, launches: Sequence[Launch], document: Document, now: Snapshot, rules: Sequence[Rule]
-) -> Check:
-    """Whether the kernels that are demanded are among ``launches``, and what ran instead."""
+    demand: Demand, launches: Sequence[Launch], document: Document, now: Snapshot, rules: Sequence[Rule],
+    changes: Sequence[FindingChange] = (),
+) -> Check:  # fmt: skip
+    """Whether the kernels that are demanded are among ``launches``, and what ran instead.
+
+    ``changes`` are those against a baseline: what came since then is where a kernel that only has a name was lost.
+    """
     wanted = demand.wanted
     inside = [each for each in launches if not wanted.modules or fnmatchcase(each.module, wanted.modules)]
     live = sum(map(_test(wanted, rules), inside))
@@ -72,7 +76,7 @@ def check_live(
     return Check(
         id=demand.id, key="require", title=title, status="passed" if enough else "failed", value=live,
         limit=wanted.at_least, message=message, file=demand.file, line=demand.line,
-        culprits=[] if enough else list(_unfused(wanted, document, now, rules)),
+        culprits=[] if enough else list(_in_its_place(wanted, document, now, rules, changes)),
     )  # fmt: skip
 
 
@@ -115,12 +119,29 @@ def _instead(inside: Sequence[Launch]) -> str:
     return ", ".join(shown) + (f" and {plural(more, 'other')}" if more > 0 else "")
 
 
-def _unfused(wanted: Requirement, document: Document, now: Snapshot, rules: Sequence[Rule]) -> Iterator[Culprit]:
-    """The findings that the demanded kernel would do away with."""
+def _in_its_place(
+    wanted: Requirement, document: Document, now: Snapshot, rules: Sequence[Rule], changes: Sequence[FindingChange]
+) -> Iterator[Culprit]:
+    """The findings that the demanded kernel would do away with; where it only has a name, those that came or grew."""
     ids = {rule.id for rule in _meant(wanted, rules)}
-    found = {each.fingerprint: each for each in now.findings}
+    inside = dict(_inside(wanted, document))
+    if wanted.kernel:
+        grown = (change for change in changes if change.change in ("new", "more"))
+        yield from (of_change(change, inside[change.fingerprint]) for change in grown if change.fingerprint in inside)
+        return
+    meant = {
+        finding.fingerprint
+        for finding in document.findings
+        if finding.rule in ids or (wanted.replacement and finding.replacement == wanted.replacement)
+    }
+    for found in now.findings:
+        if found.fingerprint in meant and found.fingerprint in inside:
+            yield of_found(found, inside[found.fingerprint])
+
+
+def _inside(wanted: Requirement, document: Document) -> Iterator[tuple[str, str]]:
+    """Fingerprints of the findings where the kernel is demanded, each with a module of it that lies there."""
     for finding in document.findings:
-        means = finding.rule in ids or (wanted.replacement and finding.replacement == wanted.replacement)
         module = next((m for m in finding.modules if not wanted.modules or fnmatchcase(m, wanted.modules)), None)
-        if means and module is not None and finding.fingerprint in found:
-            yield of_found(found.pop(finding.fingerprint), module)
+        if module is not None:
+            yield finding.fingerprint, module

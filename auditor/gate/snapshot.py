@@ -68,7 +68,8 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
 
 
 def _kind(finding: Finding) -> str:
-    text = "|".join((finding.rule, finding.phase, *map(base_name, finding.ops)))
+    variant = str(sorted(finding.variant.items()))
+    text = "|".join((finding.rule, finding.phase, *map(base_name, finding.ops), variant))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+import msgspec
 
 from auditor.config import Config
 from auditor.document import Document
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError
 from auditor.gate.baseline import Baseline
-from auditor.gate.budget import Demands
+from auditor.gate.budget import Demands, Limit
 from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
 from auditor.gate.limits import check_limit
+from auditor.gate.measures import Spreads
 from auditor.gate.require import check_live, launches_of
 from auditor.gate.snapshot import snapshot_of
+from auditor.gate.spread import spreads_of, with_medians
 from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText, Snapshot
-from auditor.report.format import safe
+from auditor.report.format import clip, safe
 from auditor.store import RunFilter, Store, StoredRun
 
 _TREND = 12
 """Stored runs of a trend, this one included."""
+_NAMED, _LONGEST = 4, 60
+"""Modules that a sentence names, and how much of each."""
 
 
 def judge(
@@ -43,13 +50,15 @@ def judge(
     """
     if not demands and baseline is None:
         raise AuditError(_nothing(run.id))
-    document, now = run.document, snapshot_of(run.document)
+    spreads = spreads_of(run, store)
+    document, now = run.document, with_medians(snapshot_of(run.document), spreads)
     comparison = None
     if baseline is not None:
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
-        comparison = compare(baseline.snapshot, now)
+        comparison = compare(baseline.snapshot, now, (baseline.spreads, spreads))
         demands = demands.against_baseline()
-    checks = [*_limits(demands, document, now, baseline, comparison), *_required(demands, run, now, rules)]
+    checks = _placed(_limits(demands, document, now, spreads, baseline, comparison), demands, run)
+    checks += _required(demands, run, now, rules, comparison)
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -75,18 +84,42 @@ def _nothing(run: str) -> str:
 
 
 def _limits(
-    demands: Demands, document: Document, now: Snapshot, baseline: Baseline | None, found: Comparison | None
-) -> list[Check]:
+    demands: Demands, document: Document, now: Snapshot, spreads: Spreads, baseline: Baseline | None,
+    found: Comparison | None,
+) -> list[Check]:  # fmt: skip
     before = baseline.snapshot if baseline else None
     changes = found.findings if found else []
-    return [check_limit(limit, document, now, before, changes) for limit in demands.limits]
+    return [check_limit(limit, document, now, before, changes, spreads) for limit in demands.limits]
 
 
-def _required(demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[Rule]) -> list[Check]:
+def _placed(checks: list[Check], demands: Demands, run: StoredRun) -> list[Check]:
+    """A limit for modules that there are none of is kept by every run: it warns, so that somebody mends it."""
+    if not any(limit.scope.modules for limit in demands.limits):
+        return checks
+    there = list(dict.fromkeys(launch.module for launch in launches_of(run) if launch.module))
+
+    def lost(limit: Limit, check: Check) -> bool:
+        glob = limit.scope.modules
+        return bool(glob) and check.status == "passed" and not any(fnmatchcase(module, glob) for module in there)
+
+    said = {"status": "warned", "message": _no_module(there)}
+    pairs = zip(demands.limits, checks, strict=True)
+    return [msgspec.structs.replace(check, **said) if lost(limit, check) else check for limit, check in pairs]
+
+
+def _no_module(there: Sequence[str]) -> str:
+    named = ", ".join(safe(clip(module, _LONGEST)) for module in there[:_NAMED]) or "none"
+    more = f" and {len(there) - _NAMED:,} more" if len(there) > _NAMED else ""
+    return f"it holds nothing, as no module of this run has such a name; there are: {named}{more}"
+
+
+def _required(
+    demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[Rule], found: Comparison | None
+) -> list[Check]:
     if not demands.required:
         return []
-    launches = launches_of(run)
-    return [check_live(demand, launches, run.document, now, rules) for demand in demands.required]
+    launches, changes = launches_of(run), found.findings if found else []
+    return [check_live(demand, launches, run.document, now, rules, changes) for demand in demands.required]
 
 
 def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:

@@ -6,10 +6,10 @@ Values that hold names from the run are ``literal``: a format shows them as code
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from auditor.commit import short
-from auditor.gate_document import Change, Check, Comparison, Culprit, FindingChange, GateDocument, Head, Place
+from auditor.gate_document import Change, Check, Comparison, Culprit, FindingChange, GateDocument, Head, Measure, Place
 from auditor.report.facts import Fact, short_path
 from auditor.report.format import duration, plural, safe
 from auditor.report.gate_words import amount, line_of, number, several, signed
@@ -129,11 +129,12 @@ def change_place(change: FindingChange, root: str) -> str:
 def in_repository(gate: GateDocument, file: str) -> str:
     """A file from the repository's root on, with slashes; empty where it lies elsewhere."""
     path = Path(file)
-    if not file or not gate.root:
+    if not file or not gate.root or ".." in path.parts or PureWindowsPath(file).drive:  # a trace of Windows has those
         return ""
     if not path.is_absolute():
-        return "" if ".." in path.parts else path.as_posix()
-    return path.relative_to(gate.root).as_posix() if path.is_relative_to(gate.root) else ""
+        return path.as_posix()
+    inside = path.is_relative_to(gate.root) and path != Path(gate.root)
+    return path.relative_to(gate.root).as_posix() if inside else ""
 
 
 MEASURE_HEAD = ("A STEP", "BEFORE", "AFTER", "CHANGE", "")
@@ -146,9 +147,17 @@ def measures(found: Comparison) -> list[tuple[str, ...]]:
         pair = [("–" if value is None else amount(value, each.unit)) for value in (each.before, each.after)]
         change = "–" if each.before is None or each.after is None else signed(each.before, each.after, each.unit)
         verdict = "" if each.verdict in ("same", "unknown") else each.verdict
-        remark = ", ".join(part for part in (verdict, "" if each.counted else "measured") if part)
+        remark = ", ".join(part for part in (verdict, "" if each.counted else _measured(each)) if part)
         rows.append((each.label, *pair, change, remark))
     return rows
+
+
+def _measured(each: Measure) -> str:
+    """Of how many runs, and within which interval, the later figure is the median."""
+    after = each.spreads[1]
+    if after is None or after.low is None or after.high is None:
+        return "measured"
+    return f"median of {after.runs} runs, {amount(after.low, each.unit)} to {amount(after.high, each.unit)}"
 
 
 def change_counts(found: Comparison) -> str:

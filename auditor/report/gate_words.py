@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from auditor.gate_document import Place, Unit
+from auditor.gate_document import Place, Spread, Unit
 from auditor.report.facts import short_path
 from auditor.report.format import count, duration, percent, safe, size
 
@@ -20,6 +20,16 @@ def several(value: float, noun: str) -> str:
 def amount(value: float, unit: Unit) -> str:
     """A figure in its unit."""
     return {"count": number, "bytes": size, "share": percent, "us": duration}[unit](value)
+
+
+def with_spread(value: float, unit: Unit, over: Spread | None) -> str:
+    """What is measured says of how many runs: ``62 % (median of 5 runs, 60 % to 64 %)``; what is counted needs not."""
+    if over is None:
+        return amount(value, unit)
+    if over.low is None or over.high is None:
+        return f"{amount(value, unit)} ({'one run' if over.runs == 1 else f'median of {over.runs} runs'})"
+    interval = f"{amount(over.low, unit)} to {amount(over.high, unit)}"
+    return f"{amount(value, unit)} (median of {over.runs} runs, {interval})"
 
 
 def more(difference: float, unit: Unit) -> str:

@@ -1,11 +1,16 @@
-"""The wheel holds what an installed auditor needs, and nothing else."""
+"""The wheel holds what an installed auditor needs, and nothing else.
+
+That it works, installed alone and away from the checkout, is shown by ``tests/installed.py``, which ``.ci/run`` runs.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -17,9 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "-w", str(folder), str(ROOT)], check=True, capture_output=True, text=True)
+    built([sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), "."], ROOT)
     return next(folder.glob("fusion_auditor-*.whl"))
+
+
+def built(command: list[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as held:
+        return {name: held.read(name) for name in held.namelist()}
 
 
 @pytest.mark.slow
@@ -39,21 +53,30 @@ class TestWheel:
         assert "auditor/rules/FUS201.yaml" in held
         assert {"dashboard/index.html", "dashboard/assets/style.css"} <= held
 
-    def test_installed_it_works_away_from_the_checkout(self, wheel: Path, tmp_path: Path) -> None:
-        # GIVEN the wheel's content alone on the path
-        zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    def test_it_is_small_and_names_its_commands(self, wheel: Path) -> None:
+        with zipfile.ZipFile(wheel) as held:
+            (entries,) = (name for name in held.namelist() if name.endswith(".dist-info/entry_points.txt"))
+            points = ConfigParser()
+            points.read_string(held.read(entries).decode())
 
-        # WHEN a command needs the rules and the migrations from it
-        code = "import sys; sys.path.insert(0, 'site'); from auditor.cli import main; sys.exit(main(sys.argv[1:]))"
-        rules, runs = (
-            subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
-            for words in (["rules", "show", "FUS201"], ["show", "--db", "store.db"])
-        )
+        assert wheel.stat().st_size < 2_000_000
+        assert {section: dict(points[section]) for section in points.sections()} == {
+            "console_scripts": {"fusion-audit": "auditor.cli:main"},
+            "pytest11": {"fusion_audit": "auditor.testing.plugin"},
+        }
 
-        # THEN they are the wheel's
-        assert rules.returncode == 0, rules.stderr
-        assert str(tmp_path / "site" / "auditor" / "rules" / "FUS201.yaml") in rules.stdout
-        assert (runs.returncode, runs.stderr.startswith("error: no audits are stored in")) == (2, True)
+    def test_the_sdist_builds_the_same_wheel(self, wheel: Path, tmp_path: Path) -> None:
+        # GIVEN the sdist of this checkout, unpacked where there is no git
+        built([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], ROOT)
+        with tarfile.open(next(tmp_path.glob("fusion_auditor-*.tar.gz"))) as sdist:
+            sdist.extractall(tmp_path, filter="data")
+        (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+
+        # WHEN a wheel is built from it
+        built([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], unpacked)
+
+        # THEN it holds the same files, to the byte
+        assert contents(next(tmp_path.glob("*.whl"))) == contents(wheel)
 
     def test_installed_it_brings_the_plugin_of_pytest(self, wheel: Path, tmp_path: Path) -> None:
         # GIVEN the wheel's content on the path, its metadata included

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -105,7 +107,18 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         token = self.headers.get("Authorization")
-        if self.path == "/files/base.json":
+        if self.path == "/drip.json":
+            self._drip()
+        elif self.path == "/cut.json":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"{")
+        elif self.path == "/moved.json":
+            self.send_response(302)
+            self.send_header("Location", "/moved.json")
+            self.end_headers()
+        elif self.path == "/files/base.json":
             self._answer(200, text().encode() if token is None else b"a token was sent")
         elif self.path == "/base/api/v1/runs/1m8/document":
             good = token == "Bearer secret"
@@ -113,6 +126,15 @@ class _Answers(BaseHTTPRequestHandler):
             self._answer(200 if good else 401, body)
         else:
             self._answer(404, b"{}")
+
+    def _drip(self) -> None:
+        """An answer that goes on for ever, a byte at a time."""
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.01)
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -152,3 +174,32 @@ class TestAddresses:
         with pytest.raises(AuditError, match=r"^http://127.0.0.1:9/x.json can't be reached \(") as caught:
             baseline_of("http://user:secret@127.0.0.1:9/x.json", None)
         assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("path", "sentence"),
+        [
+            ("/drip.json", r"/drip.json can't be reached \(it took longer than 0 s\)$"),
+            ("/cut.json", r"/cut.json can't be reached \(IncompleteRead|is not JSON \("),
+            ("/moved.json", r"/moved.json answers with HTTP status 302; is the address right\?$"),
+        ],
+    )
+    def test_answers_that_never_end_or_end_early(
+        self, url: str, path: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("auditor.gate.baseline._TIMEOUT_S", 0.3)
+        with pytest.raises(AuditError, match=sentence):
+            baseline_of(f"{url}{path}", None)
+
+    @pytest.mark.parametrize(
+        ("ref", "sentence"),
+        [
+            ("http://a b/x.json", "can't be reached \\(URL can't contain control characters"),
+            ("http://[::1/x.json", "is no address \\(Invalid IPv6 URL"),
+            ("HTTP://127.0.0.1:9/x.json", "can't be reached"),
+            (" ", "the name of the baseline is empty"), ("x" * 5000, "holds no audits yet"),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_address(self, store: Store, ref: str, sentence: str) -> None:
+        with pytest.raises(AuditError, match=sentence) as caught:
+            baseline_of(ref, store)
+        assert "\n" not in str(caught.value)

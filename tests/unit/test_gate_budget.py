@@ -94,6 +94,12 @@ def test_no_settings_are_no_demands(folder: Path) -> None:
     assert project_demands(KNOWN) == Demands()
 
 
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 9)
+)
+"""Nine lines that stand for 10^9 values."""
+
+
 @pytest.mark.parametrize(
     ("amount", "unit", "value"),
     [
@@ -200,6 +206,15 @@ def test_a_mistake_is_one_sentence_with_its_place(folder: Path, text: str, sente
         ("max_kernels: 1\nmax_kernels: 2", "b.yaml:2: is not valid YAML: the key 'max_kernels' is there already"),
         ("- 1", "b.yaml:1: the file: expected a table, got a list"),
         ("max_kernels: [", "b.yaml:2: is not valid YAML: "),
+        ("max_kernels: '1__0'", "b.yaml:1: max_kernels: must be a whole number, not '1__0'"),
+        (f"max_kernels: {'9' * 400}", "b.yaml:1: max_kernels: must be a whole number, not 999"),
+        (f"max_kernels: {'9' * 5000}", "b.yaml: is not valid YAML: Exceeds the limit"),
+        ("max_kernels: 2026-13-41", "b.yaml: is not valid YAML: month must be in 1..12"),
+        (
+            "require: [{kernel: x, at_least: 1.5}]",
+            "b.yaml:1: require.at_least (entry 1): expected a whole number, got one with",
+        ),
+        (BOMB, "b.yaml:1: is not valid YAML: it holds more than 100,000 values, each alias counted with what it"),
         ("", "b.yaml: sets no limit; write one such as max_unfused_kernels, or leave --budget out"),
     ],
 )

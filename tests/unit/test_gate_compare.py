@@ -14,7 +14,7 @@ from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate_document import Head
-from auditor.graph.model import OpGraph
+from auditor.graph.model import OpGraph, Source
 
 
 def finding(mark: str, *, sites: int = 1, kernels: int = 6, after: int = 1, dtype: str = "f32") -> Finding:
@@ -58,6 +58,19 @@ def test_a_finding_that_lost_its_place_is_the_one_of_its_kind_that_is_gone() -> 
     # AND where two could be meant, or none is of its kind, nothing is guessed
     assert changes([placed, linear("c", "Other", gemms)], [lost]) == {"a": "fixed", "c": "fixed", "b": "new"}
     assert changes([linear("a", "Linear", other)], [lost]) == {"a": "fixed", "b": "new"}
+
+
+def test_a_finding_whose_class_has_another_name_is_the_same_where_that_is_certain() -> None:
+    def norm(mark: str, module_class: str, sites: int = 2, variant: str = "weight") -> Finding:
+        found = finding(mark, sites=sites, kernels=6 * sites, after=sites)
+        found.module_class, found.ops, found.variant = module_class, ["aten.pow", "aten.mul"], {"cast": variant}
+        return found
+
+    assert changes([norm("a", "Norm")], [norm("b", "RootNorm")]) == {"a": "same"}
+    # AND another size, another casting mode, or one of two is another computation
+    assert changes([norm("a", "Norm")], [norm("b", "RootNorm", sites=3)]) == {"a": "fixed", "b": "new"}
+    assert changes([norm("a", "Norm")], [norm("b", "RootNorm", variant="input")]) == {"a": "fixed", "b": "new"}
+    assert changes([norm("a", "Norm")], [norm("b", "One"), norm("c", "Two")]) == {"a": "fixed", "b": "new", "c": "new"}
 
 
 def test_as_many_kernels_at_more_sites_is_a_change() -> None:
@@ -135,6 +148,13 @@ def test_fingerprints_survive_another_order_of_findings() -> None:
     turned = msgspec.json.decode(msgspec.json.encode(document), type=Document)
     turned.findings.reverse()
     assert snapshot_of(turned) == snapshot_of(document)
+
+
+def test_fingerprints_survive_a_forward_that_is_cut_into_functions() -> None:
+    cut = graph(2)
+    for op in cut.ops:
+        op.source = Source("/repo/model.py", 12, f"part_{op.index}")
+    assert fingerprints(cut) == fingerprints(graph(2))
 
 
 def test_another_computation_is_another_finding() -> None:

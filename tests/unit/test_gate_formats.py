@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 import jsonschema
@@ -27,6 +28,7 @@ from auditor.gate_document import (
     RuleText,
 )
 from auditor.report import GATE_FORMATS, GateFormat, render_diff, render_gate
+from auditor.report.gate_facts import in_repository
 from auditor.report.gate_markdown import sparkline
 
 
@@ -297,3 +299,18 @@ def test_a_comparison(fmt: Any) -> None:
         assert "findings: 1 new, 1 larger, 1 fixed" in text
     if fmt == "json":
         assert msgspec.json.decode(text, type=Comparison) == found
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/repo/src/a b/ü.py", "src/a b/ü.py"), ("src/model.py", "src/model.py"), ("/etc/passwd", ""), ("", ""),
+        ("/repo/../etc/passwd", ""), ("../model.py", ""), ("/repo", ""), ("C:\\Users\\me\\model.py", ""),
+        ("\\\\server\\share\\model.py", ""),
+    ],
+)  # fmt: skip
+def test_only_files_of_the_repository_are_named(file: str, place: str) -> None:
+    gate = verdict(file=file)
+    assert in_repository(gate, file) == place
+    uri = json.loads(render_gate(gate, "sarif"))["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert uri["artifactLocation"]["uri"] == quote(place or "pyproject.toml")
