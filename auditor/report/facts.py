@@ -192,8 +192,8 @@ def next_steps(document: Document) -> list[NextStep]:
 
 
 def _can_be_fixed(run: Run) -> bool:
-    """A script that can run again as it is; under a plan it has been fixed."""
-    return run.source == "profile" and bool(run.script) and not (run.plan or run.patched_from)
+    """A script that can run again as it is, in one process; under a plan it has been fixed."""
+    return run.source == "profile" and bool(run.script) and run.world_size == 1 and not (run.plan or run.patched_from)
 
 
 def _shell(word: str) -> str:
