@@ -20,7 +20,10 @@ class ShowCommand(Command):
         parser.add_argument(
             "--fix", action="store_true", help="the newest fix of the run; of a run under a plan, that of the plan"
         )
-        options.add_report(parser, ("text", "json", "markdown", "html"))
+        parser.add_argument(
+            "--rank", type=options.not_negative, metavar="N", help="of a run of several ranks, the details of another one"
+        )  # fmt: skip
+        options.add_report(parser, ("text", "json", "markdown", "html", "perfetto"))
         options.add_db(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -36,8 +39,13 @@ class ShowCommand(Command):
                 emit_fix(fix_of(store, args.run), args)
                 return 0
             stored = store.load(args.run)
-            graph = from_tables(stored.tables) if args.format == "html" else None
-        emit(stored.document, graph, args.format, args.output)
+            document, tables = stored.document, lambda: stored.tables
+            if args.rank is not None:
+                document, tables = rank_of(stored, args.rank)
+            graph = from_tables(tables()) if args.format in ("html", "perfetto") else None
+        if args.format == "perfetto":
+            return export(document, graph, args.output)
+        emit(document, graph, args.format, args.output)
         return 0
 
 

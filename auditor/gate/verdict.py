@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from auditor.config import Config
 from auditor.document import Document
 from auditor.engine.rules import Rule
@@ -13,13 +15,17 @@ from auditor.errors import AuditError
 from auditor.gate.baseline import Baseline
 from auditor.gate.budget import Demands
 from auditor.gate.comparable import check_comparable
-from auditor.gate.compare import compare
+from auditor.gate.compare import compare, compare_findings
 from auditor.gate.limits import check_limit
+from auditor.gate.ranks import best, worst
 from auditor.gate.require import check_live, launches_of
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText, Snapshot
 from auditor.report.format import safe
+from auditor.report.ranks import named
 from auditor.store import RunFilter, Store, StoredRun
+from auditor.store.rank_tables import TABLE as RANKS
+from auditor.store.rank_tables import documents
 
 _TREND = 12
 """Stored runs of a trend, this one included."""
@@ -49,7 +55,8 @@ def judge(
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
         comparison = compare(baseline.snapshot, now)
         demands = demands.against_baseline()
-    checks = [*_limits(demands, document, now, baseline, comparison), *_required(demands, run, now, rules)]
+    held = {document.run.rank: document, **_other_ranks(run)}
+    checks = [*_limits(demands, held, now, baseline), *_required(demands, run, held, rules)]
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -74,19 +81,42 @@ def _nothing(run: str) -> str:
     )
 
 
-def _limits(
-    demands: Demands, document: Document, now: Snapshot, baseline: Baseline | None, found: Comparison | None
-) -> list[Check]:
-    before = baseline.snapshot if baseline else None
-    changes = found.findings if found else []
-    return [check_limit(limit, document, now, before, changes) for limit in demands.limits]
+def _other_ranks(run: StoredRun) -> dict[int, Document]:
+    """The documents of the ranks that the run does not show, but has."""
+    return documents(run.table(RANKS)) if RANKS in run.table_names else {}
 
 
-def _required(demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[Rule]) -> list[Check]:
+def _limits(demands: Demands, held: dict[int, Document], now: Snapshot, baseline: Baseline | None) -> list[Check]:
+    """Each limit on every rank: what counts is the rank that keeps it worst."""
+    sides = []
+    for rank, document in held.items():
+        before = baseline.snapshot.of_rank(rank) if baseline else None
+        after = msgspec.structs.replace(snapshot_of(document), run=now.run, ranks=[])
+        sides.append(
+            (rank, document, after, before, compare_findings(before.findings, after.findings) if before else [])
+        )
+    return [
+        worst(
+            {
+                rank: check_limit(limit, document, after, before, changes)
+                for rank, document, after, before, changes in sides
+            }
+        )
+        for limit in demands.limits
+    ]
+
+
+def _required(demands: Demands, run: StoredRun, held: dict[int, Document], rules: Sequence[Rule]) -> list[Check]:
+    """Each demanded kernel on every rank: the stages of a pipeline differ, so it has to be live on one of them."""
     if not demands.required:
         return []
-    launches = launches_of(run)
-    return [check_live(demand, launches, run.document, now, rules) for demand in demands.required]
+    sides = {
+        rank: (launches_of(run, None if rank == run.document.run.rank else rank), document, snapshot_of(document))
+        for rank, document in held.items()
+    }
+    return [
+        best({rank: check_live(demand, *side, rules) for rank, side in sides.items()}) for demand in demands.required
+    ]
 
 
 def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:
@@ -95,6 +125,9 @@ def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Ru
         remarks.append(
             f"The script of this run ended with code {document.run.exit_code}: it may have been recorded in part."
         )
+    absent = [rank.rank for rank in document.ranks if not rank.recorded]
+    if absent:
+        remarks.append(f"Nothing was recorded of {named(absent)}, of which the limits therefore say nothing.")
     if run.kind == "cpu":
         remarks.append(
             "The run is of a CPU: kernels are its dispatched ops, which tell of the program's fusions; "
@@ -117,7 +150,7 @@ def _next(run: Head, baseline: Baseline | None, store: Store, *, passed: bool, c
     before = baseline.snapshot.run.id if baseline else ""
     if before and before != run.id and store.count_runs(RunFilter(text=before)):
         steps.append(f"fusion-audit diff {shlex.quote(safe(before))} {name}")
-    if any(check.culprits for check in checks):
+    if run.world_size == 1 and any(check.culprits for check in checks):
         steps.append(f"fusion-audit fix {name}")
     steps.append(f"fusion-audit show {name}")
     if baseline and baseline.file:  # what is meant to be so becomes the new baseline

@@ -25,6 +25,7 @@ import msgspec
 from auditor.errors import AuditError
 from auditor.ranks.part import Part, Process, read_part, replace_file, write_part
 from auditor.ranks.world import World
+from auditor.report.ranks import named
 from auditor.store.location import Location, ranks_folder
 
 WAIT_S = 300.0
@@ -150,7 +151,7 @@ class Meeting:
             if asked_to_end():
                 wait_s = min(wait_s, time.monotonic() - began_s + _LAST_S)
                 asked_to_end = _no
-            on_progress(f"waiting for {ranks_in_words(waiting)}")
+            on_progress(f"waiting for {named(waiting)}")
             time.sleep(_POLL_S)
 
     def _look(self, rank: int, parts: dict[int, Part], waited_s: float, wait_s: float, arrival_s: float) -> None:
@@ -211,12 +212,3 @@ class Meeting:
 
 def _no() -> bool:
     return False
-
-
-def ranks_in_words(ranks: list[int]) -> str:
-    """``rank 1``, ``ranks 1, 2 and 3``, ``ranks 1 to 7``."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"

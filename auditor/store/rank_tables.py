@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -75,15 +75,15 @@ def documents(table: pyarrow.Table) -> dict[int, Document]:
     return found
 
 
-def rank_of(run: StoredRun, rank: int) -> tuple[Document, dict[str, pyarrow.Table]]:
-    """Document and op tables of one rank of ``run``.
+def rank_of(run: StoredRun, rank: int) -> tuple[Document, Callable[[], dict[str, pyarrow.Table]]]:
+    """Document of one rank of ``run``, and what reads its op tables.
 
     Raises:
         AuditError: the run has no such rank, or nothing was recorded of it.
     """
     whole = run.document
     if rank == whole.run.rank:
-        return whole, run.tables
+        return whole, lambda: run.tables
     if not 0 <= rank < whole.run.world_size:
         has = f"it has ranks 0 to {whole.run.world_size - 1}" if whole.ranks else "it is of one process"
         raise AuditError(f"run {run.id} has no rank {rank}: {has}")
@@ -95,4 +95,4 @@ def rank_of(run: StoredRun, rank: int) -> tuple[Document, dict[str, pyarrow.Tabl
     document.run.id, document.run.created = run.id, whole.run.created
     document.run.world_size, document.run.rank = whole.run.world_size, rank
     owned = {name: table_of(name) for name in run.table_names}
-    return document, {kind: run.table(name) for name, (of, kind) in owned.items() if of == rank}
+    return document, lambda: {kind: run.table(name) for name, (of, kind) in owned.items() if of == rank}
