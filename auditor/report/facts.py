@@ -118,6 +118,16 @@ def edges(provenance: str) -> str:
     return EDGES.get(provenance, "of unknown origin")
 
 
+def legality(finding: Finding) -> list[str]:
+    """What the engine checked before it took the ops of a site for one kernel, a sentence each."""
+    return [
+        f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread.",
+        "No op in between writes in place to anything that it reads, and no path leaves it and comes back.",
+        "No host sync, collective or data-dependent shape lies in between.",
+        f"Edges are {edges(finding.provenance)}.",
+    ]
+
+
 def particulars(document: Document, finding: Finding) -> list[Fact]:
     """Everything a finding says about itself beside its title and place."""
     lines = [
