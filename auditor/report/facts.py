@@ -73,10 +73,11 @@ def refusals(document: Document) -> list[Refusal]:
 
 
 def title(document: Document) -> str:
-    """``name (id)`` of the run, with what there is of it."""
+    """``name (id)`` of the run, with what there is of it; of one rank of several ``name (id), rank 3``."""
     run = document.run
     name = safe(run.name or run.id) or "unnamed run"
-    return f"{name} ({safe(run.id)})" if run.id and run.name and run.id != run.name else name
+    one = f", rank {run.rank}" if run.world_size > 1 and not document.ranks else ""
+    return (f"{name} ({safe(run.id)})" if run.id and run.name and run.id != run.name else name) + one
 
 
 def short_path(file: str, relative_to: Path | None = None) -> str:

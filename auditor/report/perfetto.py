@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import gzip
 import heapq
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import IO, Any, NamedTuple
+
+import msgspec
 
 from auditor.collect.kineto import EXPORT
 from auditor.document import Document, Finding, Site
@@ -30,10 +31,15 @@ _OUTSIDE = "outside any module"
 
 
 class _Slice(NamedTuple):
+    """What it says (``args``) is made when it is written: a step may have 100,000 of them."""
+
     start_us: float
     end_us: float
     name: str
-    args: dict[str, Any]
+    op: Op | None = None
+    args: dict[str, Any] | None = None
+    whole_us: float | None = None
+    """How long it took, where it is drawn shorter than that."""
 
 
 Event = dict[str, Any]
@@ -53,17 +59,12 @@ def _write(document: Document, graph: OpGraph, file: IO[bytes] | gzip.GzipFile) 
         "producer": EXPORT, "run": safe(document.run.id), "name": safe(document.run.name),
         "rank": document.run.rank, "times": "a step; kernels are medians over the timed steps",
     }  # fmt: skip
-    head = f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[\n'
-    file.write(head.encode())
-    batch: list[str] = []
-    first = True
-    for event in events(document, graph):
-        batch.append(json.dumps(event, separators=(",", ":")))
-        if len(batch) == _BATCH:
-            file.write((("" if first else ",\n") + ",\n".join(batch)).encode())
-            batch, first = [], False
-    if batch:
-        file.write((("" if first else ",\n") + ",\n".join(batch)).encode())
+    encode = msgspec.json.Encoder().encode
+    file.write(b'{"displayTimeUnit":"ns","otherData":%s,"traceEvents":[\n' % encode(about))
+    made = map(encode, events(document, graph))
+    file.write(next(made))  # there is always one: the host's name
+    while batch := list(islice(made, _BATCH)):
+        file.write(b",\n" + b",\n".join(batch))
     file.write(b"\n]}\n")
 
 
@@ -111,7 +112,7 @@ def _thread(number: int, thread: int, ops: list[Op], zero: float, on_device: boo
     slices = []
     for op in ops:
         start, dur = _call(op, on_device) or (0.0, 0.0)
-        slices.append(_Slice(start - zero, start - zero + dur, safe(op.name), _op_args(op)))
+        slices.append(_Slice(start - zero, start - zero + dur, op.name, op))
     flat = list(_flat(slices))
     yield from _track(HOST, modules, f"modules, thread {thread}", modules)
     yield from _drawn(HOST, modules, "module", _nested(ops, flat))
@@ -122,7 +123,13 @@ def _thread(number: int, thread: int, ops: list[Op], zero: float, on_device: boo
 
 
 def _op_args(op: Op) -> dict[str, Any]:
-    args = {"op": op.index, "phase": op.phase, "module": safe(op.module), "class": safe(op.module_class)}
+    args = {
+        "op": op.index,
+        "name": safe(op.name),
+        "phase": op.phase,
+        "module": safe(op.module),
+        "class": safe(op.module_class),
+    }
     if op.source is not None:
         args["source"] = safe(f"{op.source.file}:{op.source.line} in {op.source.function}")
     return {key: value for key, value in args.items() if value != ""}
@@ -140,13 +147,13 @@ def _nested(ops: Sequence[Op], flat: Sequence[_Slice]) -> Iterator[_Slice]:
             shared += 1
         while len(opened) > shared:
             name, began = opened.pop()
-            done.append(_Slice(began, end, name, {}))
+            done.append(_Slice(began, end, name))
         if not opened:
             yield from sorted(done, key=lambda s: (s.start_us, -s.end_us, len(s.name)))
             done = []
         opened += [(name, call.start_us) for name in path[shared:]]
         end = call.end_us
-    done += [_Slice(began, end, name, {}) for name, began in opened]
+    done += [_Slice(began, end, name) for name, began in opened]
     yield from sorted(done, key=lambda s: (s.start_us, -s.end_us, len(s.name)))
 
 
@@ -191,9 +198,8 @@ def _devices(graph: OpGraph, zero: float) -> Iterator[Event]:
     for op, kernel in pairs:
         if not (math.isfinite(kernel.start_us) and math.isfinite(kernel.dur_us)):
             continue
-        args = _op_args(op) | {"name": safe(op.name)} if op is not None else {"op": "not known"}
         start = kernel.start_us - zero
-        streams[kernel.device, _stream(kernel)].append(_Slice(start, start + kernel.dur_us, safe(kernel.name), args))
+        streams[kernel.device, _stream(kernel)].append(_Slice(start, start + kernel.dur_us, kernel.name, op))
     for device in sorted({device for device, _ in streams}):
         name = safe(graph.device_name) or graph.device_kind
         yield from _process(DEVICE + device, f"device {device}: {name}", 1 + device)
@@ -206,12 +212,12 @@ def _devices(graph: OpGraph, zero: float) -> Iterator[Event]:
 def _flat(slices: Sequence[_Slice]) -> Iterator[_Slice]:
     """Slices of one track, in order, none of which reaches into the next: medians of several steps may do so.
 
-    What is cut keeps its whole time as ``dur_us``.
+    What is cut says how long it took as ``dur_us``.
     """
     for i, each in enumerate(slices):
         end = max(each.end_us, each.start_us)
         if i + 1 < len(slices) and end > slices[i + 1].start_us:
-            yield each._replace(end_us=slices[i + 1].start_us, args={**each.args, "dur_us": _us(end - each.start_us)})
+            yield each._replace(end_us=slices[i + 1].start_us, whole_us=end - each.start_us)
         else:
             yield each._replace(end_us=end)
 
@@ -255,8 +261,8 @@ def _site(finding: Finding, site: Site, graph: OpGraph, zero: float) -> tuple[_S
     timed = sorted(k for k in kernels if math.isfinite(k[0]) and math.isfinite(k[1]))
     if not timed:
         return None
-    inner = list(_flat([_Slice(start, start + dur, safe(name), {}) for start, dur, name in timed]))
-    whole = _Slice(inner[0].start_us, max(s.end_us for s in inner), safe(finding.rule), _site_args(finding, site))
+    inner = list(_flat([_Slice(start, start + dur, name) for start, dur, name in timed]))
+    whole = _Slice(inner[0].start_us, max(s.end_us for s in inner), finding.rule, args=_site_args(finding, site))
     return whole, inner
 
 
@@ -296,11 +302,15 @@ def _drawn(pid: int, tid: int, category: str, slices: Iterable[_Slice]) -> Itera
     for each in slices:
         start = _us(each.start_us)
         # The end is rounded as the next one's start is, so that neighbours never reach into one another
-        event = {"ph": "X", "cat": category, "name": each.name or "?", "pid": pid, "tid": tid, "ts": start}
+        event = {"ph": "X", "cat": category, "name": safe(each.name) or "?", "pid": pid, "tid": tid, "ts": start}
         event["dur"] = round(max(_us(each.end_us) - start, 0.0), 3)
-        if each.args:
-            event["args"] = each.args
-        yield event
+        args = _args(each)
+        yield event | {"args": args} if args else event
+
+
+def _args(each: _Slice) -> dict[str, Any]:
+    args = dict(each.args or {}) | (_op_args(each.op) if each.op is not None else {})
+    return args if each.whole_us is None else args | {"dur_us": _us(each.whole_us)}
 
 
 def _us(value: float) -> float:
