@@ -170,7 +170,7 @@ def _arrows(ops: Sequence[Op], flat: Sequence[_Slice], tid: int, zero: float) ->
     for op, call in zip(ops, flat, strict=True):
         for place, kernel in enumerate(op.kernels):
             start = kernel.start_us - zero
-            if not math.isfinite(start) or start < call.start_us:
+            if not (math.isfinite(start) and math.isfinite(kernel.dur_us)) or start < call.start_us:
                 continue
             arrow = {"cat": "launch", "name": "launch", "id": (op.index << 12) + min(place, 4095)}
             yield {**arrow, "ph": "s", "pid": HOST, "tid": tid, "ts": _us(call.start_us)}
