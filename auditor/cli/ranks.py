@@ -101,7 +101,8 @@ def _part(
     except AuditError as error:
         return None, part_of(None, meeting.world, exit_code=error.exit_code, failure=str(error)), error
     code = recording.exit_code
-    failure = recording.error or f"the script ended with code {code}" if code else ""
+    asked = code == 128 + signal.SIGTERM  # as all are asked once one has failed
+    failure = recording.error or f"the script ended with code {code}" if code and not asked else ""
     return audit, part_of(audit, meeting.world, exit_code=code, failure=failure), None
 
 
