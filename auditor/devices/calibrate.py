@@ -61,7 +61,7 @@ def _in_turn(path: Path) -> Iterator[None]:
         import fcntl
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.parent / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(path.parent, os.O_RDONLY)  # a folder can be locked, too: no file stays behind
     except (ImportError, OSError):
         yield
         return

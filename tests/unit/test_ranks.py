@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,6 +37,7 @@ from auditor.store.bundle import read_bundle, write_bundle
 from auditor.store.location import locate
 from auditor.store.rank_tables import rank_of
 
+Cli = Callable[..., Any]  # gives (code, out, err)
 TORCHRUN = {
     "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none",
     "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "0",
@@ -100,6 +103,14 @@ class TestWorld:
         found = world(TORCHRUN | {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"})
         assert found is not None
         assert found.neighbours() == [4, 6, 7]
+
+
+def test_the_gate_records_no_ranks(monkeypatch: pytest.MonkeyPatch, folder: Path, fusion_audit: Cli) -> None:
+    (folder / "pyproject.toml").write_text('[tool.fusion-audit]\nscript = "x.py"\nmax_kernels = 1\n')
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    done = fusion_audit("gate", "--record")
+    assert (done.code, "--record runs the script in one process; under torchrun record it" in done.err) == (2, True)
 
 
 class TestMeeting:
