@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from auditor.errors import ScriptFailed as ScriptFailed
     from auditor.patching.api import measure as measure
     from auditor.patching.api import patch as patch
+    from auditor.ranks.api import join_ranks as join_ranks
     from auditor.session import record as record
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ _HOME = {
     "Audit": "auditor.audit",
     "AuditError": "auditor.errors",
     "ScriptFailed": "auditor.errors",
+    "join_ranks": "auditor.ranks.api",
     "load": "auditor.api",
     "measure": "auditor.patching.api",
     "patch": "auditor.patching.api",
@@ -47,7 +49,18 @@ _HOME = {
 }
 """Public name → module that defines it."""
 
-__all__ = ["Audit", "AuditError", "ScriptFailed", "__version__", "load", "measure", "patch", "record", "step"]
+__all__ = [
+    "Audit",
+    "AuditError",
+    "ScriptFailed",
+    "__version__",
+    "join_ranks",
+    "load",
+    "measure",
+    "patch",
+    "record",
+    "step",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from auditor.config import Config
@@ -16,14 +16,22 @@ from auditor.selection import Selection
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow
 
 
 class Audit:
-    """What an audit found. ``document`` is the plain data, ``graph`` the ops that its sites index."""
+    """What an audit found. ``document`` is the plain data, ``graph`` the ops that its sites index.
 
-    def __init__(self, document: Document, graph: OpGraph) -> None:
+    ``others``: of a job of several ranks, document and op tables of each rank but the one that the audit shows.
+    """
+
+    def __init__(
+        self, document: Document, graph: OpGraph,
+        others: Mapping[int, tuple[Document, dict[str, pyarrow.Table]]] | None = None,
+    ) -> None:  # fmt: skip
         self.document = document
         self.graph = graph
+        self.others = dict(others or {})
 
     @property
     def findings(self) -> list[Finding]:
@@ -64,6 +72,13 @@ class Audit:
     def peak_bytes(self) -> int:
         """Bytes alive at once, at most: tensors of the graph, without an allocator's own."""
         return self.document.totals.peak_bytes
+
+    def tables(self) -> dict[str, pyarrow.Table]:
+        """The op graph as the store keeps it, and those of the other ranks."""
+        from auditor.graph.tables import to_tables
+        from auditor.store.rank_tables import with_ranks
+
+        return with_ranks(to_tables(self.graph), self.others)
 
     def to_pandas(self) -> pd.DataFrame:
         """One row for each finding; times in microseconds, sizes in bytes."""

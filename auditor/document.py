@@ -45,6 +45,10 @@ class Run(msgspec.Struct, kw_only=True):
     plan_sites: int = 0
     plan_applied: int = 0
     """Sites that the plan keeps, and how many of them were applied."""
+    world_size: int = 1
+    """Processes of the job, such as `torchrun` starts; the run has a part of each, told in ``Document.ranks``."""
+    rank: int = 0
+    """The rank that findings, totals and everything else outside of ``Document.ranks`` are of."""
 
 
 class Overhead(msgspec.Struct, kw_only=True):
@@ -91,6 +95,9 @@ class Totals(msgspec.Struct, kw_only=True):
     bytes: int = 0
     peak_bytes: int = 0
     """Largest sum of the bytes of tensors alive at one op: from the graph, so without an allocator's own."""
+    collective_kernels: int = 0
+    collective_us: float = 0.0
+    """Kernels that talk to other processes, and their time, waiting for these included; never memory-bound."""
     saving: TotalSaving = msgspec.field(default_factory=TotalSaving)
 
 
@@ -168,6 +175,44 @@ class Suppressed(msgspec.Struct, kw_only=True):
     """0: it suppresses nothing any more, and is reported."""
 
 
+class RankFinding(msgspec.Struct, kw_only=True):
+    """A finding of one rank, in short."""
+
+    fingerprint: str
+    rule: str
+    name: str
+    module_class: str = ""
+    source: SourceInfo | None = None
+    sites: int = 0
+    kernels: int = 0
+    kernels_after: int = 0
+    bytes_now: int = 0
+
+
+class Rank(msgspec.Struct, kw_only=True):
+    """What one process of the job recorded."""
+
+    rank: int
+    local_rank: int = -1
+    """Its number on its machine; -1: not known."""
+    host: str = ""
+    pid: int = 0
+    status: str = "recorded"  # recorded | failed | missing
+    """``failed``: its script failed, and what it had recorded by then counts. ``missing``: nothing of it is known."""
+    reason: str = ""
+    """Why it failed or is missing, a sentence."""
+    exit_code: int = 0
+    recorded: bool = True
+    """Whether a step of it was recorded: totals, coverage and findings of another rank say nothing."""
+    device: DeviceInfo = msgspec.field(default_factory=DeviceInfo)
+    coverage: CoverageInfo = msgspec.field(default_factory=CoverageInfo)
+    totals: Totals = msgspec.field(default_factory=Totals)
+    findings: list[RankFinding] = []
+    notes: list[str] = []
+    differs: list[str] = []
+    """In what it differs from the rank that the document is of: counts, bytes, device; no times."""
+
+
 class Document(msgspec.Struct, kw_only=True):
     schema: str = SCHEMA
     run: Run = msgspec.field(default_factory=Run)
@@ -177,3 +222,5 @@ class Document(msgspec.Struct, kw_only=True):
     findings: list[Finding] = []
     refused: list[Refused] = []
     suppressed: list[Suppressed] = []
+    ranks: list[Rank] = []
+    """Every process of the job, in order; empty where there was one."""

@@ -43,6 +43,9 @@ class Head(msgspec.Struct, kw_only=True, frozen=True):
     """That the recording holds; every figure here is of one."""
     select: list[str] = []
     ignore: list[str] = []
+    world_size: int = 1
+    alike: bool = True
+    """Processes of the job, and whether all that were recorded ran the same kernels and have the same findings."""
 
 
 class Figures(msgspec.Struct, kw_only=True, frozen=True):
@@ -80,6 +83,14 @@ class Found(msgspec.Struct, kw_only=True, frozen=True):
     """Device time, and of it what fusing would likely save; wall time of the step that this is worth. 0 in files."""
 
 
+class RankSnapshot(msgspec.Struct, kw_only=True, frozen=True):
+    """What ranks of a job have that are not like the one that its run shows."""
+
+    ranks: list[int]
+    figures: Figures
+    findings: list[Found] = []
+
+
 class Snapshot(msgspec.Struct, kw_only=True, frozen=True):
     """All that a gate needs of a run: a baseline file holds one, and a stored run gives one."""
 
@@ -88,6 +99,15 @@ class Snapshot(msgspec.Struct, kw_only=True, frozen=True):
     figures: Figures = msgspec.field(default_factory=Figures)
     findings: list[Found] = []
     """In order of rule and fingerprint."""
+    ranks: list[RankSnapshot] = []
+    """Ranks that differ from the one that the rest is of, those that are alike together."""
+
+    def of_rank(self, rank: int) -> Snapshot:
+        """What ``rank`` has: its own part, or that of the rank which it is like."""
+        for part in self.ranks:
+            if rank in part.ranks:
+                return msgspec.structs.replace(self, figures=part.figures, findings=part.findings, ranks=[])
+        return msgspec.structs.replace(self, ranks=[])
 
 
 class Spread(msgspec.Struct, kw_only=True, frozen=True):

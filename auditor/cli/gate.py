@@ -92,6 +92,12 @@ def _script(run: str | None) -> list[str]:
 def _record(args: argparse.Namespace, words: list[str]) -> str:
     """The id of a new run of the script."""
     from auditor.cli.run import COMMAND as RUN
+    from auditor.ranks.world import world
+
+    if world() is not None:
+        raise AuditError(
+            "--record runs the script in one process; under torchrun record it with fusion-audit run, and hold that run"
+        )
 
     rules = [f"--rules={folder}" for folder in args.rules]
     _, run = parse(["run", "--stop", *rules, *([f"--db={args.db}"] if args.db else []), "--", *words])

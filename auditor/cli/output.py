@@ -7,10 +7,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, TextIO
 
 from auditor.errors import AuditError
 
@@ -88,12 +88,18 @@ def check_output(path: Path | None) -> None:
 
 def write_file(path: Path, text: str) -> None:
     """Write ``path`` whole or not at all."""
+    write_through(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def write_through(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Have ``write`` fill the file ``path``, which is then there whole or not at all."""
     check_output(path)
     try:
         if _is_stream(path):
-            path.write_text(text, encoding="utf-8")
+            with path.open("wb") as file:
+                write(file)
         else:
-            _replace(path, text)
+            _replace(path, write)
     except OSError as error:
         raise AuditError(f"{path} can't be written: {error.strerror or error}") from error
 
@@ -118,11 +124,11 @@ def _is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()  # /dev/stdout, a pipe
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, _mode(path))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +13,14 @@ from auditor.cli import options
 from auditor.cli.output import Progress, as_text, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
 from auditor.cli.project import project_of
+from auditor.ranks.world import world
 
 if TYPE_CHECKING:
     from auditor.audit import Audit
+    from auditor.collect.recording import Recording
     from auditor.config import Config
+    from auditor.devices.describe import Device
+    from auditor.engine.rules import Rule
     from auditor.patching.plan import Plan
 
 
@@ -24,7 +30,8 @@ class RunCommand(Command):
     The script runs unmodified. A step is found by itself: a call of the outermost model, or forward to
     optimizer.step() in training; auditor.step() in the script marks one by hand. Everything after the
     script belongs to the script. When it fails its exit code is passed on, after the report of what was
-    recorded. With --format json and no -o, what the script prints goes to stderr.
+    recorded. With --format json and no -o, what the script prints goes to stderr. Under torchrun the ranks are
+    parts of one run, which rank 0 stores and reports.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -35,6 +42,10 @@ class RunCommand(Command):
             "--warmup", type=options.not_negative, default=2, metavar="N", help="steps to let pass first (default: 2)"
         )  # fmt: skip
         parser.add_argument("--patch", metavar="PLAN", type=Path, help="apply a plan that `fusion-audit fix` wrote")
+        parser.add_argument(
+            "--rank-wait", type=options.seconds, default=300.0, metavar="TIME",
+            help="under torchrun: how long rank 0 waits for the other ranks (default: 5m)",
+        )  # fmt: skip
         parser.add_argument("--stop", action="store_true", help="end the script as soon as enough is recorded")
         options.add_audit(parser)
 
@@ -46,7 +57,13 @@ class RunCommand(Command):
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output)
-        audit, run, code = self.record(args, quiet=args.format == "json" and args.output is None)
+        quiet = args.format == "json" and args.output is None
+        rank = world()
+        if rank is not None:
+            from auditor.cli.ranks import run_rank
+
+            return run_rank(args, rank, quiet=quiet)
+        audit, run, code = self.record(args, quiet=quiet)
         emit(audit.document, audit.graph, args.format, args.output)
         remark(f"stored as {run}")
         return code
@@ -56,41 +73,74 @@ class RunCommand(Command):
 
         ``quiet``: what the script prints on stdout goes to stderr.
         """
-        from auditor.api import audit_recording, rules_of, run_name
+        ready = prepare(args)
 
-        config = options.settings(args)
-        rules = rules_of(config)  # a mistake in a rule is told before the script runs for an hour
-        device = options.described_device(args)
-        plan = _plan(args.patch)  # a mistake in it is told before the script runs, too
-
-        from auditor.collect.launch import record_script
-        from auditor.commit import commit_of
-        from auditor.graph.tables import to_tables
         from auditor.store import Store
-        from auditor.store.ids import is_id
-        from auditor.store.registering import digest, register
+        from auditor.store.registering import register
 
-        script, commit = digest(args.script), commit_of(Path.cwd())  # of what starts now: a run can take an hour
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
-            with script_output_on_stderr(quiet):
-                recording = record_script(
-                    args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=Path(folder),
-                    stop=args.stop, on_progress=Progress(), **_patching(args, config),
-                )  # fmt: skip
+            recording = recorded(args, ready, Path(folder), quiet=quiet)
             remark("reading what was recorded")
-            audit = audit_recording(
-                folder, recording, rules=rules, device=device, config=config,
-                name=as_text(_name(args, run_name(config, args.script))), on_progress=Progress(),
-            )  # fmt: skip
-            if plan is not None:
-                audit.document.run.plan = str(args.patch.absolute())
-                audit.document.run.patched_from = plan.run if is_id(plan.run) else ""
-            audit.document.run.project = as_text(project_of(Path.cwd()))
-            audit.document.run.commit = commit
-            run_id = store.save(audit.document, to_tables(audit.graph))
-            if plan is None:  # it would run again without its plan
-                register(store, run_id, args.script, args.script_args, script)
+            audit = audited(args, ready, Path(folder), recording, on_progress=Progress())
+            run_id = store.save(audit.document, audit.tables())
+            if ready.plan is None:  # it would run again without its plan
+                register(store, run_id, args.script, args.script_args, ready.digest)
         return audit, run_id, recording.exit_code
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All that has to be right before the script runs, and what the code was then: a run can take an hour."""
+
+    config: Config
+    rules: list[Rule]
+    device: Device | None
+    plan: Plan | None
+    digest: str
+    commit: str
+
+
+def prepare(args: argparse.Namespace) -> Ready:
+    """Read settings, rules, device and plan: a mistake in one of them is told before the script runs."""
+    from auditor.api import rules_of
+
+    config = options.settings(args)
+    rules, device, plan = rules_of(config), options.described_device(args), _plan(args.patch)
+
+    from auditor.commit import commit_of
+    from auditor.store.registering import digest
+
+    return Ready(config, rules, device, plan, digest(args.script), commit_of(Path.cwd()))
+
+
+def recorded(args: argparse.Namespace, ready: Ready, folder: Path, *, quiet: bool, **how: Any) -> Recording:
+    """Run the script and record it into ``folder``; ``how`` are further arguments of ``record_script``."""
+    from auditor.collect.launch import record_script
+
+    with script_output_on_stderr(quiet):
+        return record_script(
+            args.script, args.script_args, steps=args.steps, warmup=args.warmup, folder=folder, stop=args.stop,
+            **{"on_progress": Progress(), **_patching(args, ready.config), **how},
+        )  # fmt: skip
+
+
+def audited(
+    args: argparse.Namespace, ready: Ready, folder: Path, recording: Recording, on_progress: Callable[[str], None]
+) -> Audit:
+    """The audit of what was recorded, with all that is known of the run."""
+    from auditor.api import audit_recording, run_name
+    from auditor.store.ids import is_id
+
+    audit = audit_recording(
+        folder, recording, rules=ready.rules, device=ready.device, config=ready.config,
+        name=as_text(_name(args, run_name(ready.config, args.script))), on_progress=on_progress,
+    )  # fmt: skip
+    run = audit.document.run
+    if ready.plan is not None:
+        run.plan = str(args.patch.absolute())
+        run.patched_from = ready.plan.run if is_id(ready.plan.run) else ""
+    run.project, run.commit = as_text(project_of(Path.cwd())), ready.commit
+    return audit
 
 
 def _plan(path: Path | None) -> Plan | None:

@@ -42,7 +42,25 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
                 forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
             found.append((node, context))
     found.sort(key=lambda pair: pair[0].id)
-    return _with_gradient_seed(found)
+    return _with_engine_callbacks(_with_gradient_seed(found))
+
+
+def _with_engine_callbacks(found: list[Dispatched]) -> list[Dispatched]:
+    """What runs when a backward is about to end (DDP's copies out of its buckets) is backward too.
+
+    It belongs to no autograd node, and the observer puts it below one or below none: a collective's record function
+    ends on another thread, sooner or later. It is told by what it lacks: everything that a script calls has a line.
+    """
+    if not any(context.source for _, context in found):  # no pass of ours: nothing here has a line
+        return found
+    backward: dict[int, bool] = {}
+    for i, (node, context) in enumerate(found):
+        nowhere = context.source is None and not context.module_class and not context.outside
+        if context.phase == "forward" and nowhere and backward.get(node.thread):
+            found[i] = (node, replace(context, phase="backward"))
+        elif not context.outside:
+            backward[node.thread] = context.phase == "backward"
+    return found
 
 
 def _with_gradient_seed(found: list[Dispatched]) -> list[Dispatched]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from auditor.collect.kineto import Event, LaunchArgs, Trace, decode_launch
 from auditor.collect.nesting import Nest, Thread, nests
-from auditor.graph.model import Coverage, Kernel, Op, OpGraph
+from auditor.graph.model import Coverage, HostCall, Kernel, Op, OpGraph
 
 Unlinked = Literal["before_window", "graph_replayed", "outside_ops"]
 
@@ -85,7 +85,8 @@ def _attach_launched(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Eve
         links.coverage.linked -= len(launched)
         links.coverage.outside_ops += len(launched)
     graph.unlinked, graph.coverage = links.unlinked, links.coverage
-    for op, _ in pairs:
+    for op, event in pairs:
+        op.host = HostCall(event.start - origin_us, event.dur or 0.0)
         op.kernels = tuple(sorted(op.kernels, key=lambda k: k.start_us))
 
 

@@ -64,6 +64,7 @@ class _TraceFile(msgspec.Struct):
     traceEvents: list[Event] | None = None  # noqa: N815 - the file's own spelling
     deviceProperties: msgspec.Raw = msgspec.Raw(b"[]")  # noqa: N815
     baseTimeNanoseconds: int = 0  # noqa: N815
+    otherData: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815
 
 
 @dataclass(slots=True)
@@ -123,6 +124,8 @@ _KINDS = {
 }  # fmt: skip
 """Event category (lower case; the 1.8 era wrote ``Operator``) to the list of :class:`Trace` that holds it."""
 
+EXPORT = "fusion-audit"
+"""Who made a trace, in the ``otherData`` of those that are exported."""
 _LATEST_US = 2.0**53
 """Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
 _OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
@@ -141,11 +144,25 @@ def load_trace(path: str | Path) -> Trace:
         file = _TraceFile(decode_trace(data, list[Event], path))
     else:
         file = decode_trace(data, _TraceFile, path)
+    _refuse_our_own(file, path)
     if file.traceEvents is None:
         raise AuditError(
             f"{path}: no traceEvents in it, so not a profiler trace; give the file of export_chrome_trace."
         )
     return _sorted_by_kind(path, file)
+
+
+def _refuse_our_own(file: _TraceFile, path: Path) -> None:
+    """An export has findings and modules as tracks, and no shapes: an audit of it would say less than its own."""
+    try:
+        made = msgspec.json.decode(file.otherData) if file.otherData else None
+    except msgspec.DecodeError:
+        return
+    if isinstance(made, dict) and made.get("producer") == EXPORT:
+        raise AuditError(
+            f"{path}: is an export of the audited run {made.get('run') or '(without an id)'}, not a profiler's trace; "
+            "import the trace that the run was made from, or look at the run with fusion-audit show"
+        )
 
 
 def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:

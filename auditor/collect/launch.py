@@ -31,6 +31,7 @@ def record_script(
     script: Path | str, args: list[str], *, steps: int = 5, warmup: int = 1, folder: Path,
     stop: bool = False, patcher: str = "", plan: Path | None = None, options: dict[str, Any] | None = None,
     cap_s: float | None = None, on_progress: Callable[[str], None] | None = None,
+    ended_by: Callable[[], str] | None = None, keep_on_signal: bool = False,
 ) -> Recording:  # fmt: skip
     """Run ``script`` with ``args`` and record it into ``folder`` (made if missing).
 
@@ -40,6 +41,9 @@ def record_script(
     ``steps`` timing and bare steps are wanted, after ``warmup`` steps. ``stop`` ends the script once they
     are recorded. ``patcher`` (``module:function``) applies ``plan`` beside the recorder; ``options`` (JSON) are
     for it. A script that still runs after ``cap_s`` seconds is ended, and what was recorded by then counts.
+
+    ``ended_by`` is asked now and then whether the script has to end, and answers with the reason. With
+    ``keep_on_signal`` what was recorded when SIGTERM or SIGHUP came counts, too, and the exit code says so.
 
     Raises :class:`ScriptFailed` when the script failed before a step was recorded, and :class:`AuditError` when it
     cannot be run, calls no model, profiles itself, or was killed. A script that fails later gives a recording with
@@ -60,7 +64,12 @@ def record_script(
         options=options or {},
     )  # fmt: skip
     progress = _Progress(on_progress or _say_nothing, lambda: _progress(folder))
-    ended = _run(config, progress, cap_s)
+    try:
+        ended = _run(config, progress, cap_s, ended_by=ended_by)
+    except Stopped as stopped:
+        if not keep_on_signal:
+            raise
+        return _stopped(script, folder, stopped.number)
     return _judge(script, folder, ended.code, ended.reason)
 
 
@@ -133,16 +142,17 @@ def _check(script: Path) -> None:
 
 
 def _run(
-    config: child.Config, progress: _Progress, cap_s: float | None = None, done: Callable[[], bool] | None = None
-) -> Ended:
-    """Run the child until it ends, has done all that is wanted, or the time is up."""
+    config: child.Config, progress: _Progress, cap_s: float | None = None, done: Callable[[], bool] | None = None,
+    ended_by: Callable[[], str] | None = None,
+) -> Ended:  # fmt: skip
+    """Run the child until it ends, has done all that is wanted, has to end, or the time is up."""
     with tempfile.TemporaryDirectory(prefix="fusion-audit-") as scratch, _raising_signals():
         path = Path(scratch) / "config.json"
         config.save(path)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         process = subprocess.Popen([sys.executable, *flags, child.__file__, str(path)])
         try:
-            return _wait(process, progress, cap_s, done)
+            return _wait(process, progress, cap_s, done, ended_by)
         except Stopped as stopped:
             process.send_signal(stopped.number)
             _end(process)
@@ -182,8 +192,9 @@ def _raising_signals() -> Iterator[None]:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], progress: _Progress, cap_s: float | None, done: Callable[[], bool] | None
-) -> Ended:
+    process: subprocess.Popen[bytes], progress: _Progress, cap_s: float | None, done: Callable[[], bool] | None,
+    ended_by: Callable[[], str] | None,
+) -> Ended:  # fmt: skip
     began_s = time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -191,6 +202,8 @@ def _wait(
         progress.say()
         if cap_s is not None and time.monotonic() - began_s > cap_s:
             return _asked_to_end(process, f"it still ran after {cap_s:,.0f} s, the time cap")
+        if ended_by is not None and (reason := ended_by()):
+            return _asked_to_end(process, reason)
         if done is not None and done():
             with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to end by itself
                 return Ended(process.wait(_POLL_S * 5))
@@ -255,6 +268,16 @@ def _judge(script: Path, folder: Path, code: int, reason: str = "") -> Recording
     if not recording.has_graph:
         _nothing_recorded(script, recording)
     recording.save(folder)
+    return recording
+
+
+def _stopped(script: Path, folder: Path, number: int) -> Recording:
+    """What a signal to us left of the recording."""
+    try:
+        recording = _judge(script, folder, 0, f"it was asked to ({signal.Signals(number).name})")
+    except AuditError as error:
+        raise ScriptFailed(str(error), 128 + number) from None
+    recording.exit_code = 128 + number
     return recording
 
 

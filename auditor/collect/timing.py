@@ -10,7 +10,7 @@ from auditor.collect.dispatched import full_name, is_composite, overloads
 from auditor.collect.kernel_links import link_kernels
 from auditor.collect.kineto import Trace
 from auditor.collect.nesting import Nest, nests
-from auditor.graph.model import Kernel, Op, OpGraph
+from auditor.graph.model import HostCall, Kernel, Op, OpGraph
 
 
 class StepDisagreesError(Exception):
@@ -22,12 +22,12 @@ def apply_timing(graph: OpGraph, traces: Iterable[Trace]) -> None:
 
     A step that did not is left out, with a note; if none did, the graph pass's own times stay, with a note.
     """
-    agreeing: list[dict[int, tuple[Kernel, ...]]] = []
+    agreeing: list[_Step] = []
     count = 0
     for trace in traces:
         count += 1
         try:
-            agreeing.append(_kernels_of_step(graph, trace))
+            agreeing.append(_times_of_step(graph, trace))
         except StepDisagreesError as reason:
             graph.coverage.notes.append(f"{trace.path.name}: left out of the timing, {reason}")
     if count and not agreeing:
@@ -35,7 +35,18 @@ def apply_timing(graph: OpGraph, traces: Iterable[Trace]) -> None:
             "No timing step ran the ops of the graph step: kernel times are those of the graph pass, and too long."
         )
     for op in graph.ops:
-        _set_medians(op, [step[op.index] for step in agreeing if op.index in step])
+        _set_medians(op, [step.kernels[op.index] for step in agreeing if op.index in step.kernels])
+        calls = [step.calls[op.index] for step in agreeing if op.index in step.calls]
+        if op.host is not None and calls:
+            op.host = HostCall(median(call.start_us for call in calls), median(call.dur_us for call in calls))
+
+
+@dataclass(slots=True, frozen=True)
+class _Step:
+    """By the index of an op of the graph: what it launched, and (with a device) when the host called it."""
+
+    kernels: dict[int, tuple[Kernel, ...]]
+    calls: dict[int, HostCall]
 
 
 def _set_medians(op: Op, steps: Sequence[tuple[Kernel, ...]]) -> None:
@@ -45,7 +56,7 @@ def _set_medians(op: Op, steps: Sequence[tuple[Kernel, ...]]) -> None:
         kernel.dur_us = median(kernels[i].dur_us for kernels in same)
 
 
-def _kernels_of_step(graph: OpGraph, trace: Trace) -> dict[int, tuple[Kernel, ...]]:
+def _times_of_step(graph: OpGraph, trace: Trace) -> _Step:
     """What each op of ``graph`` (by index) launched in this step, times relative to its first op."""
     expected: dict[int, list[Op]] = {}
     for op in graph.ops:
@@ -57,8 +68,8 @@ def _kernels_of_step(graph: OpGraph, trace: Trace) -> dict[int, tuple[Kernel, ..
             found += _match_thread(ops, recorded.values())
     origin = min((f.nest.events[f.index].start for f in found), default=0.0)
     if graph.device_kind != "cpu":
-        return _launched(trace, found, origin)
-    return {f.op.index: (_as_kernel(f, origin),) for f in found if f.op.kernels}
+        return _Step(_launched(trace, found, origin), {f.op.index: _as_call(f, origin) for f in found})
+    return _Step({f.op.index: (_as_kernel(f, origin),) for f in found if f.op.kernels}, {})
 
 
 @dataclass(slots=True)
@@ -111,6 +122,11 @@ def _may_be_opened(name: str) -> bool:
 def _as_kernel(found: _Found, origin_us: float) -> Kernel:
     event = found.nest.events[found.index]
     return Kernel(found.op.name, event.start - origin_us, event.dur or 0.0)
+
+
+def _as_call(found: _Found, origin_us: float) -> HostCall:
+    event = found.nest.events[found.index]
+    return HostCall(event.start - origin_us, event.dur or 0.0)
 
 
 def _launched(trace: Trace, found: Sequence[_Found], origin_us: float) -> dict[int, tuple[Kernel, ...]]:

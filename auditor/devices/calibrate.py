@@ -11,7 +11,8 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -36,16 +37,40 @@ def this_machine(refresh: bool = False, on_progress: Callable[[str], None] | Non
     cached = None if refresh else _read(path)
     if cached is not None:
         return cached
+    with _in_turn(path):
+        cached = None if refresh else _read(path)  # somebody may have measured while we waited
+        return cached or _measured(path, on_progress or (lambda _line: None))
+
+
+def _measured(path: Path, progress: Callable[[str], None]) -> Device:
     from auditor.devices.measure import measure_machine
     from auditor.frames import with_room
 
-    progress = on_progress or (lambda _line: None)
     device = with_room(lambda: measure_machine(cpu_name(), last_level_cache(), progress))
     if "rough" in device.sources:
         progress("This machine is busy: the calibration is rough and will not be kept")
     else:
         _write(path, device)
     return device
+
+
+@contextmanager
+def _in_turn(path: Path) -> Iterator[None]:
+    """One process measures at a time, where the system has locks: the ranks of a job would disturb each other."""
+    try:
+        import fcntl
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path.parent, os.O_RDONLY)  # a folder can be locked, too: no file stays behind
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def cache_path() -> Path:

@@ -24,8 +24,8 @@ from auditor.engine.legality import Refusal, Region
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
 from auditor.engine.savings import KernelCost, SiteCost, StepModel, amdahl_cap, estimate, step_model, step_saving
-from auditor.graph.model import Op, OpGraph, Source
-from auditor.graph.ops import base_name, is_memory_bound
+from auditor.graph.model import Kernel, Op, OpGraph, Source
+from auditor.graph.ops import base_name, is_collective, is_memory_bound
 from auditor.graph.peak import peak_bytes
 from auditor.graph.ssa import print_graph
 from auditor.graph.traffic import traffic_of
@@ -218,6 +218,7 @@ def _fingerprint(rule: Rule, candidate: Candidate, home: Op) -> str:
 
 def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], model: StepModel) -> Totals:
     ops = [op for op in graph.ops if op.kernels]
+    collectives = _collectives(graph)
     bound = [op for op in ops if is_memory_bound(op.name)]
     unfused = sum(f.kernels for f in findings)
     in_findings = sum(f.device_us for f in findings)
@@ -236,6 +237,8 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
         idle_us=max(model.step_us - model.busy_us, 0.0),
         bytes=sum(traffic_of(op).total for op in ops),
         peak_bytes=peak_bytes(graph),
+        collective_kernels=len(collectives),
+        collective_us=sum(kernel.dur_us for kernel in collectives),
         saving=TotalSaving(
             ideal_us=sum(f.saving.ideal_us for f in findings),
             likely_us=likely,
@@ -244,6 +247,12 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
             amdahl_cap=amdahl_cap(model.step_us, step_saving(in_findings, unfused, model)),
         ),
     )
+
+
+def _collectives(graph: OpGraph) -> list[Kernel]:
+    owned = ((op.name, kernel) for op in graph.ops for kernel in op.kernels)
+    found = [kernel for name, kernel in owned if is_collective(name, kernel.name) and not kernel.is_transfer]
+    return found + [kernel for kernel in graph.unlinked if is_collective("", kernel.name)]
 
 
 def _refused(refused: list[tuple[Rule, Refusal]]) -> list[Refused]:

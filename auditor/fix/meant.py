@@ -28,6 +28,11 @@ def fixable(store: Store, ref: str) -> StoredRun:
         raise AuditError(
             f"run {stored.id} is {what}: there is no script to run again; make a run with: fusion-audit run script.py"
         )
+    if run.world_size > 1:
+        raise AuditError(
+            f"run {stored.id} is of {run.world_size} ranks, and fix runs a script in one process: make a run of the "
+            f"model alone with: fusion-audit run script.py"
+        )
     if not Path(run.script[0]).is_file():
         raise AuditError(
             f"{run.script[0]}: the script of run {stored.id} is not here (any more); "

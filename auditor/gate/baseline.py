@@ -58,10 +58,16 @@ def written(snapshot: Snapshot, root: Path) -> str:
         figures, memory_bound_share=_rounded(figures.memory_bound_share), step_us=_rounded(figures.step_us)
     )
     data = msgspec.to_builtins(finite(msgspec.structs.replace(snapshot, figures=rounded)))
-    for found, kept in zip(snapshot.findings, data["findings"], strict=True):
-        kept["source"] = msgspec.to_builtins(relative(found.source, root))
-        for key in _TIMES:
-            del kept[key]
+    lists = [snapshot.findings, *(part.findings for part in snapshot.ranks)]
+    for findings, made in zip(lists, [data, *data["ranks"]], strict=True):
+        for found, kept in zip(findings, made["findings"], strict=True):
+            kept["source"] = msgspec.to_builtins(relative(found.source, root))
+            for key in _TIMES:
+                del kept[key]
+    for made in data["ranks"]:
+        made["figures"] |= {"memory_bound_share": None, "step_us": None}
+    if snapshot.run.world_size == 1:
+        del data["ranks"], data["run"]["world_size"], data["run"]["alike"]
     return json.dumps(data, indent=1) + "\n"
 
 

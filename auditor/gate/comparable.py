@@ -13,7 +13,8 @@ def check_comparable(baseline: Head, run: Head, label: str) -> None:
     """Refuse a ``baseline`` (which ``label`` names) that says nothing of ``run``, with what to do.
 
     Raises:
-        AuditError: another kind of device, another minor version of torch, other rules, or only one's edges observed.
+        AuditError: another kind of device, another minor version of torch, other rules, only one's edges observed, or
+            another number of ranks that are not alike.
     """
     again = _AGAIN.format(run=safe(run.id or "latest"))
     if baseline.kind != run.kind:
@@ -37,6 +38,24 @@ def check_comparable(baseline: Head, run: Head, label: str) -> None:
             f"{label} has {safe(baseline.edges)} edges and the run {safe(run.edges)} ones, so that findings differ "
             f"without a change of the program; give the trace its --execution-trace, or {again}"
         )
+    _check_ranks(baseline, run, label, again)
+
+
+def _check_ranks(baseline: Head, run: Head, label: str, again: str) -> None:
+    """Another number of ranks compares only where every rank ran the same: then one of them stands for all."""
+    theirs, ours = baseline.world_size, run.world_size
+    if theirs == ours or (min(theirs, ours) > 1 and baseline.alike and run.alike):
+        return
+    if min(theirs, ours) <= 1:
+        words = [("one process" if size <= 1 else f"{size} ranks") for size in (theirs, ours)]
+        raise AuditError(
+            f"{label} is of {words[0]} and the run of {words[1]}: ranks also run the copies and collectives between "
+            f"them; record the run in {words[0]}, or {again}"
+        )
+    raise AuditError(
+        f"{label} is of {theirs} ranks and the run of {ours}, and not all ranks of one run the same kernels: which of "
+        f"them to compare can't be told; run it with {theirs} ranks, or {again}"
+    )
 
 
 def minor(torch: str) -> str:

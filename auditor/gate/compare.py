@@ -109,6 +109,11 @@ def remarks_on(before: Head, after: Head) -> list[str]:
         remarks.append(
             f"Edges are {safe(before.edges)} in one and {safe(after.edges)} in the other: inferred ones can be wrong."
         )
+    if before.world_size != after.world_size:
+        sizes = [f"{size} ranks" if size > 1 else "one process" for size in (before.world_size, after.world_size)]
+        remarks.append(f"The runs are of {sizes[0]} before and {sizes[1]} after: one rank of each is compared.")
+    if not (before.alike and after.alike):
+        remarks.append("Not all ranks are alike: these figures and findings are of the rank that a run shows.")
     if before.steps != after.steps:
         held = f"{plural(before.steps, 'step')} before, {plural(after.steps, 'step')} after"
         remarks.append(f"The recordings hold {held}; all figures are of one step.")

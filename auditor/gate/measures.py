@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from auditor.document import Document
+from auditor.document import Document, Totals
 from auditor.gate_document import Figures, Measure, Spread, Unit, Verdict
 
 Spreads = Mapping[str, Spread]
@@ -44,7 +44,11 @@ KINDS = {
 
 def figures_of(document: Document) -> Figures:
     """What the run adds up to, a step: a trace's totals are over all the steps that it holds."""
-    totals, steps = document.totals, steps_of(document)
+    return figures_from(document.totals, steps_of(document))
+
+
+def figures_from(totals: Totals, steps: int) -> Figures:
+    """Totals over ``steps`` steps, a step."""
     return Figures(
         unfused_kernels=a_step(totals.unfused_kernels, steps),
         avoidable_kernels=a_step(totals.avoidable_kernels, steps),

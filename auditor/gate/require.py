@@ -34,15 +34,16 @@ class Launch:
     module: str = ""
 
 
-def launches_of(run: StoredRun) -> list[Launch]:
-    """Every kernel of a stored run, transfers left out.
+def launches_of(run: StoredRun, rank: int | None = None) -> list[Launch]:
+    """Every kernel of a stored run, or of another ``rank`` of it, transfers left out.
 
     Raises:
         AuditError: its tables are not there.
     """
-    ops = run.table("ops", ["name", "module"])
+    before = "" if rank is None else f"rank{rank}_"
+    ops = run.table(f"{before}ops", ["name", "module"])
     names, modules = (ops.column(column).to_pylist() for column in ("name", "module"))
-    kernels = run.table("kernels", ["op", "name"])
+    kernels = run.table(f"{before}kernels", ["op", "name"])
     pairs = zip(kernels.column("op").to_pylist(), kernels.column("name").to_pylist(), strict=True)
     return [
         Launch(kernel) if op is None else Launch(kernel, names[op], modules[op])

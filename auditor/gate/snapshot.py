@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from auditor.document import Document, Finding, SourceInfo
-from auditor.gate.measures import a_step, figures_of, steps_of
-from auditor.gate_document import Found, Head, Place, Snapshot
+from auditor.document import Document, Finding, Rank, RankFinding, SourceInfo
+from auditor.gate.measures import a_step, figures_from, figures_of, steps_of
+from auditor.gate_document import Found, Head, Place, RankSnapshot, Snapshot
 from auditor.graph.ops import base_name
 from auditor.report.facts import avoidable
 
@@ -19,7 +19,41 @@ MODULES = 3
 
 def snapshot_of(document: Document) -> Snapshot:
     """The parts of ``document`` that a gate compares."""
-    return Snapshot(run=head_of(document), figures=figures_of(document), findings=found_in(document))
+    return Snapshot(
+        run=head_of(document), figures=figures_of(document), findings=found_in(document), ranks=_ranks(document)
+    )
+
+
+def _ranks(document: Document) -> list[RankSnapshot]:
+    """The ranks that differ from the one that ``document`` is of, in groups that are alike."""
+    groups: dict[str, list[Rank]] = {}
+    for rank in document.ranks:
+        if rank.recorded and rank.differs:
+            shown = [(f.fingerprint, f.sites, f.kernels, f.kernels_after, f.bytes_now) for f in rank.findings]
+            groups.setdefault(f"{rank.differs} {sorted(shown)}", []).append(rank)
+    return [
+        RankSnapshot(
+            ranks=[rank.rank for rank in group],
+            figures=figures_from(group[0].totals, max(group[0].coverage.steps, 1)),
+            findings=_short(group[0].findings),
+        )
+        for group in groups.values()
+    ]
+
+
+def _short(findings: list[RankFinding]) -> list[Found]:
+    groups: dict[str, list[RankFinding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.fingerprint].append(finding)
+    made = [
+        Found(
+            fingerprint=mark, rule=group[0].rule, name=group[0].name, module_class=group[0].module_class,
+            source=place_of(group[0].source), sites=sum(f.sites for f in group), kernels=sum(f.kernels for f in group),
+            avoidable=sum(max(f.kernels - f.kernels_after, 0) for f in group), bytes=sum(f.bytes_now for f in group),
+        )
+        for mark, group in groups.items()
+    ]  # fmt: skip
+    return sorted(made, key=lambda each: (each.rule, each.fingerprint))
 
 
 def head_of(document: Document) -> Head:
@@ -28,7 +62,8 @@ def head_of(document: Document) -> Head:
     return Head(
         id=run.id, name=run.name, created=run.created, commit=run.commit, device=run.device.name,
         kind=run.device.kind, torch=run.torch, edges=document.coverage.edges, steps=steps_of(document),
-        select=sorted(run.select), ignore=sorted(run.ignore),
+        select=sorted(run.select), ignore=sorted(run.ignore), world_size=run.world_size,
+        alike=not any(rank.differs for rank in document.ranks),
     )  # fmt: skip
 
 

@@ -22,6 +22,16 @@ _MOST, _LOOKED_AT = 20, 100
 """Runs that a median is of, and stored runs among which they are looked for, the last ones."""
 
 
+class _Finding(msgspec.Struct):
+    """A finding of which nothing is read."""
+
+
+class _Totals(Document, kw_only=True):
+    """A document without its findings, which take most of the time that it takes to read one."""
+
+    findings: list[_Finding] = []  # type: ignore[assignment]
+
+
 def spreads_of(run: StoredRun, store: Store) -> Spreads:
     """Of each figure that is measured, over ``run`` and the other runs of its program in ``store``."""
     alike = [figures_of(run.document), *_alike(run, store)]
@@ -56,7 +66,7 @@ def _alike(run: StoredRun, store: Store) -> Iterator[Figures]:
     left = _MOST - 1
     for each in store.list_runs(RunFilter(name=name, device=own.run.device.name), limit=_LOOKED_AT):
         if left and each.id != run.id and each.kernels == own.totals.kernels:
-            other = store.load(each.id).document
+            other = store.load(each.id, _Totals).document
             if _program(other) == _program(own):
                 left -= 1
                 yield figures_of(other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -18,12 +19,13 @@ from auditor.gate.budget import Demands, Limit
 from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
 from auditor.gate.limits import check_limit
-from auditor.gate.measures import Spreads
+from auditor.gate.ranks import Side, best, sides_of, worst
 from auditor.gate.require import check_live, launches_of
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.spread import spreads_of, with_medians
-from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText, Snapshot
+from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText
 from auditor.report.format import clip, safe
+from auditor.report.ranks import named
 from auditor.store import RunFilter, Store, StoredRun
 
 _TREND = 12
@@ -57,8 +59,8 @@ def judge(
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
         comparison = compare(baseline.snapshot, now, (baseline.spreads, spreads))
         demands = demands.against_baseline()
-    checks = _placed(_limits(demands, document, now, spreads, baseline, comparison), demands, run)
-    checks += _required(demands, run, now, rules, comparison)
+    sides = sides_of(run, now, spreads, baseline.snapshot if baseline else None)
+    checks = [*_placed(_limits(demands, sides), demands, run, sides), *_required(demands, run, sides, rules)]
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -83,20 +85,25 @@ def _nothing(run: str) -> str:
     )
 
 
-def _limits(
-    demands: Demands, document: Document, now: Snapshot, spreads: Spreads, baseline: Baseline | None,
-    found: Comparison | None,
-) -> list[Check]:  # fmt: skip
-    before = baseline.snapshot if baseline else None
-    changes = found.findings if found else []
-    return [check_limit(limit, document, now, before, changes, spreads) for limit in demands.limits]
+def _limits(demands: Demands, sides: Sequence[Side]) -> list[Check]:
+    """Each limit on every rank: what counts is the rank that keeps it worst."""
+    return [
+        worst(
+            {
+                side.rank: check_limit(limit, side.document, side.now, side.before, side.changes, side.spreads)
+                for side in sides
+            }
+        )
+        for limit in demands.limits
+    ]
 
 
-def _placed(checks: list[Check], demands: Demands, run: StoredRun) -> list[Check]:
+def _placed(checks: list[Check], demands: Demands, run: StoredRun, sides: Sequence[Side]) -> list[Check]:
     """A limit for modules that there are none of is kept by every run: it warns, so that somebody mends it."""
     if not any(limit.scope.modules for limit in demands.limits):
         return checks
-    there = list(dict.fromkeys(launch.module for launch in launches_of(run) if launch.module))
+    launches = chain.from_iterable(launches_of(run, side.table) for side in sides)
+    there = list(dict.fromkeys(launch.module for launch in launches if launch.module))
 
     def lost(limit: Limit, check: Check) -> bool:
         glob = limit.scope.modules
@@ -108,18 +115,25 @@ def _placed(checks: list[Check], demands: Demands, run: StoredRun) -> list[Check
 
 
 def _no_module(there: Sequence[str]) -> str:
-    named = ", ".join(safe(clip(module, _LONGEST)) for module in there[:_NAMED]) or "none"
+    known = ", ".join(safe(clip(module, _LONGEST)) for module in there[:_NAMED]) or "none"
     more = f" and {len(there) - _NAMED:,} more" if len(there) > _NAMED else ""
-    return f"it holds nothing, as no module of this run has such a name; there are: {named}{more}"
+    return f"it holds nothing, as no module of this run has such a name; there are: {known}{more}"
 
 
-def _required(
-    demands: Demands, run: StoredRun, now: Snapshot, rules: Sequence[Rule], found: Comparison | None
-) -> list[Check]:
+def _required(demands: Demands, run: StoredRun, sides: Sequence[Side], rules: Sequence[Rule]) -> list[Check]:
+    """Each demanded kernel on every rank: the stages of a pipeline differ, so it has to be live on one of them."""
     if not demands.required:
         return []
-    launches, changes = launches_of(run), found.findings if found else []
-    return [check_live(demand, launches, run.document, now, rules, changes) for demand in demands.required]
+    launches = {side.rank: launches_of(run, side.table) for side in sides}
+    return [
+        best(
+            {
+                side.rank: check_live(demand, launches[side.rank], side.document, side.now, rules, side.changes)
+                for side in sides
+            }
+        )
+        for demand in demands.required
+    ]
 
 
 def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:
@@ -128,6 +142,9 @@ def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Ru
         remarks.append(
             f"The script of this run ended with code {document.run.exit_code}: it may have been recorded in part."
         )
+    absent = [rank.rank for rank in document.ranks if not rank.recorded]
+    if absent:
+        remarks.append(f"Nothing was recorded of {named(absent)}, of which the limits therefore say nothing.")
     if run.kind == "cpu":
         remarks.append(
             "The run is of a CPU: kernels are its dispatched ops, which tell of the program's fusions; "
@@ -150,7 +167,7 @@ def _next(run: Head, baseline: Baseline | None, store: Store, *, passed: bool, c
     before = baseline.snapshot.run.id if baseline else ""
     if before and before != run.id and store.count_runs(RunFilter(text=before)):
         steps.append(f"fusion-audit diff {shlex.quote(safe(before))} {name}")
-    if any(check.culprits for check in checks):
+    if run.world_size == 1 and any(check.culprits for check in checks):
         steps.append(f"fusion-audit fix {name}")
     steps.append(f"fusion-audit show {name}")
     if baseline and baseline.file:  # what is meant to be so becomes the new baseline

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Phase = Literal["forward", "backward", "optimizer"]
 Provenance = Literal["observed", "traced", "simulated", "inferred"]
@@ -57,6 +57,13 @@ class Kernel:
     def is_transfer(self) -> bool:
         """A copy or fill by the copy engine: kept because it may be a sync, not counted as a kernel."""
         return self.name.startswith(("Memcpy", "Memset"))
+
+
+class HostCall(NamedTuple):
+    """When the host called an op, on the clock of the kernels, and how long the call took. Microseconds."""
+
+    start_us: float
+    dur_us: float
 
 
 @dataclass(slots=True, eq=False)
@@ -159,6 +166,8 @@ class Op:
     sequence: int = -1
     inferred: bool = False
     """At least one input edge is known from shapes and order only."""
+    host: HostCall | None = None
+    """Where a device runs the kernels: the call on the host. On a CPU-only run the kernel is the call."""
 
     def inputs(self) -> list[Value]:
         """Every tensor read, in order, lists opened, duplicates kept."""

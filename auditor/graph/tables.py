@@ -6,6 +6,7 @@ ops         one row per op, in order: name, overload, args (JSON), outputs and m
 values      one row per value: id, dtype, shape, strides, offset (elements), storage, device, name, base (a
             value id or null), escapes
 kernels     one row per kernel: op (its row, null where no op claims it), name, start_us, dur_us, stream, device
+host        one row per op whose call on the host was timed: op (its row), start_us, dur_us; only with a device
 =========== ==================================================================================================
 
 In ``args`` a value is ``{"v": id}``, a complex number ``{"c": [re, im]}``, and a float that JSON has no word for
@@ -27,7 +28,7 @@ import pyarrow as pa
 
 from auditor.errors import AuditError
 from auditor.graph.garbage import collection_paused
-from auditor.graph.model import Arg, Coverage, Kernel, Op, OpGraph, Source, Value
+from auditor.graph.model import Arg, Coverage, HostCall, Kernel, Op, OpGraph, Source, Value
 
 VERSION = 1
 _KEY = b"fusion-audit"
@@ -54,18 +55,21 @@ KERNELS = pa.schema(
         ("stream", pa.int64()), ("device", pa.int64()),
     ]
 )  # fmt: skip
+HOST = pa.schema([("op", pa.int64()), ("start_us", pa.float64()), ("dur_us", pa.float64())])
 SCHEMAS = {"ops": OPS, "values": VALUES, "kernels": KERNELS}
 
 
 def to_tables(graph: OpGraph) -> dict[str, pa.Table]:
-    """The graph as the tables ``ops``, ``values`` and ``kernels``.
+    """The graph as the tables ``ops``, ``values`` and ``kernels``, and ``host`` where it has something.
 
     :raises AuditError: where an op's argument is nothing that a graph can hold, or a number exceeds 64 bits.
     """
     rows = {"ops": map(_op_row, graph.ops), "values": map(_value_row, graph.values), "kernels": _kernel_rows(graph)}
     metadata = {_KEY: json.dumps(_facts(graph))}
+    calls = [(op.index, *op.host) for op in graph.ops if op.host is not None]
     with collection_paused():
-        return {name: _table(name, rows[name], metadata) for name in SCHEMAS}
+        tables = {name: _table(schema, rows[name], metadata) for name, schema in SCHEMAS.items()}
+        return tables | {"host": _table(HOST, calls, metadata)} if calls else tables
 
 
 def from_tables(tables: Mapping[str, pa.Table]) -> OpGraph:
@@ -78,6 +82,8 @@ def from_tables(tables: Mapping[str, pa.Table]) -> OpGraph:
         graph = _graph(tables["ops"])
         try:
             _fill(graph, columns)
+            if "host" in tables:
+                _call(graph, tables["host"])
         except (KeyError, IndexError) as e:
             raise AuditError(f"the graph tables do not fit together (no row {e}); record the run again") from None
         return graph
@@ -92,6 +98,11 @@ def _fill(graph: OpGraph, columns: dict[str, list[list[Any]]]) -> None:
     for row in zip(*columns["ops"], strict=True):
         graph.add(_op(row, by_id, decode))
     _attach(graph, columns["kernels"])
+
+
+def _call(graph: OpGraph, host: pa.Table) -> None:
+    for op, start_us, dur_us in zip(*(host.column(name).to_pylist() for name in HOST.names), strict=True):
+        graph.ops[op].host = HostCall(start_us, dur_us)
 
 
 def _facts(graph: OpGraph) -> dict[str, Any]:
@@ -135,8 +146,8 @@ def _kernel_rows(graph: OpGraph) -> Iterable[tuple[Any, ...]]:
         yield (None, k.name, k.start_us, k.dur_us, k.stream, k.device)
 
 
-def _table(name: str, rows: Iterable[tuple[Any, ...]], metadata: dict[bytes, str]) -> pa.Table:
-    schema = SCHEMAS[name].with_metadata(metadata)
+def _table(schema: pa.Schema, rows: Iterable[tuple[Any, ...]], metadata: dict[bytes, str]) -> pa.Table:
+    schema = schema.with_metadata(metadata)
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.Table.from_arrays([_array(c, f) for c, f in zip(columns, schema, strict=True)], schema=schema)
 

@@ -73,10 +73,11 @@ def refusals(document: Document) -> list[Refusal]:
 
 
 def title(document: Document) -> str:
-    """``name (id)`` of the run, with what there is of it."""
+    """``name (id)`` of the run, with what there is of it; of one rank of several ``name (id), rank 3``."""
     run = document.run
     name = safe(run.name or run.id) or "unnamed run"
-    return f"{name} ({safe(run.id)})" if run.id and run.name and run.id != run.name else name
+    one = f", rank {run.rank}" if run.world_size > 1 and not document.ranks else ""
+    return (f"{name} ({safe(run.id)})" if run.id and run.name and run.id != run.name else name) + one
 
 
 def short_path(file: str, relative_to: Path | None = None) -> str:
@@ -116,6 +117,16 @@ def of_step(saved: float, step: float, cap: float) -> str:
 def edges(provenance: str) -> str:
     """How the links between ops are known, as a clause."""
     return EDGES.get(provenance, "of unknown origin")
+
+
+def legality(finding: Finding) -> list[str]:
+    """What the engine checked before it took the ops of a site for one kernel, a sentence each."""
+    return [
+        f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread.",
+        "No op in between writes in place to anything that it reads, and no path leaves it and comes back.",
+        "No host sync, collective or data-dependent shape lies in between.",
+        f"Edges are {edges(finding.provenance)}.",
+    ]
 
 
 def particulars(document: Document, finding: Finding) -> list[Fact]:
@@ -192,8 +203,8 @@ def next_steps(document: Document) -> list[NextStep]:
 
 
 def _can_be_fixed(run: Run) -> bool:
-    """A script that can run again as it is; under a plan it has been fixed."""
-    return run.source == "profile" and bool(run.script) and not (run.plan or run.patched_from)
+    """A script that can run again as it is, in one process; under a plan it has been fixed."""
+    return run.source == "profile" and bool(run.script) and run.world_size == 1 and not (run.plan or run.patched_from)
 
 
 def _shell(word: str) -> str:

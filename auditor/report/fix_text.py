@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from auditor.fix_document import FixDocument
 from auditor.report import fix_facts as facts
 from auditor.report.facts import Fact
 from auditor.report.format import clip, plural, safe
-from auditor.report.terminal import Palette, columns, wrap
+from auditor.report.terminal import Palette, columns, table, wrap
 
 _NARROWEST = 48
 _LABEL = 13
-_LONGEST_CELL = 40
 _COLORS = {"kept": "good", "rolled_back": "warning", "refused": "info", "failed": "error"}
 
 
@@ -105,12 +104,3 @@ class _Writer:
         lines = wrap(text, self.width - columns(mark) - 4)
         pad = " " * (columns(mark) + 4)
         return [(pad if i else f"  {self.paint('info', mark)}  ") + line for i, line in enumerate(lines)]
-
-
-def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Rows in columns, all to the left; a long name loses its middle."""
-    cut = [tuple(clip(cell, _LONGEST_CELL) for cell in row) for row in rows]
-    widths = [max(map(columns, column)) for column in zip(*cut, strict=True)]
-    return [
-        "  ".join(cell + " " * (w - columns(cell)) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cut
-    ]

@@ -8,9 +8,8 @@ from pathlib import Path
 from auditor.gate_document import Check, Comparison, GateDocument
 from auditor.report import gate_facts as facts
 from auditor.report.facts import Fact
-from auditor.report.fix_text import table
 from auditor.report.format import safe
-from auditor.report.terminal import Palette, columns, fit, wrap
+from auditor.report.terminal import Palette, columns, fit, table, wrap
 
 _NARROWEST = 48
 _LABEL = 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.document import Document
 from auditor.graph.model import OpGraph
-from auditor.report import facts, headline, page, waterfall
+from auditor.report import facts, headline, page, ranks, waterfall
 from auditor.report.finding_html import findings_table, section
 from auditor.report.format import count, duration, percent, plural, ratio, share, size
 from auditor.report.markup import cells, code, details, fact_list, lines, note_list, scroll, table
@@ -22,6 +22,7 @@ def render(document: Document, graph: OpGraph | None) -> str:
         _subtitle(document),
         _tiles(document),
         _time(document, graph),
+        _ranks(document),
         _findings(document, graph),
         _refused(document),
         _suppressed(document),
@@ -69,6 +70,16 @@ def _time(document: Document, graph: OpGraph | None) -> str:
     bars = scroll("Where the time goes", waterfall.draw(parts), "scroll bare")
     remarks = "".join(f'<p class="dim">{escape(r)}</p>' for r in parts.remarks)
     return f"<section><h2>Where the time goes</h2>{bars}{remarks}</section>"
+
+
+def _ranks(document: Document) -> str:
+    if not document.ranks:
+        return ""
+    numbers = set(ranks.NUMBERS)
+    made = [cells(*(escape(cell) for cell in row), numbers=numbers) for row in ranks.rows(document)]
+    grid = table("A row for each process of the job", ranks.HEAD, made, numbers)
+    told = note_list(ranks.sentences(document))
+    return f"<section><h2>{escape(ranks.title(document).capitalize())}</h2>{grid}{told}</section>"
 
 
 def _findings(document: Document, graph: OpGraph | None) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from auditor.document import Document, Finding
-from auditor.report import facts, headline
+from auditor.report import facts, headline, ranks
 from auditor.report.facts import Fact
 from auditor.report.format import clip, count, duration, plural, safe, share, size
 from auditor.report.svg import escape
@@ -26,6 +26,7 @@ def render(document: Document) -> str:
         f"### Fusion audit of {code(facts.title(document))}",
         _verdict(document),
         tabular(["", ""], ([f"**{f.label}**", value(f, table=True)] for f in headline.headline(document))),
+        _ranks(document),
         *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
         _refused(document),
         _suppressed(document),
@@ -71,6 +72,20 @@ def tabular(head: list[str], rows: Iterable[list[str]], align: str = "") -> str:
     marks = {"r": "--:", "l": "---"}
     rule = [marks[a] for a in (align or "l" * len(head))]
     return "\n".join(f"| {' | '.join(row)} |" for row in ([*head], rule, *rows))
+
+
+def _ranks(document: Document) -> str:
+    if not document.ranks:
+        return ""
+    align = "".join("r" if i in ranks.NUMBERS else "l" for i in range(len(ranks.HEAD)))
+    plain = {"–", "differs", "failed", "missing"}
+    made = [
+        [cell if i in ranks.NUMBERS or cell in plain else code(cell, table=True) for i, cell in enumerate(row)]
+        for row in ranks.rows(document)
+    ]
+    grid = tabular(list(ranks.HEAD), made, align)
+    told = "\n".join(f"- {code(sentence, longest=600)}" for sentence in ranks.sentences(document))
+    return fold(ranks.title(document), f"{grid}\n\n{told}")
 
 
 def _findings(findings: list[Finding]) -> str:

@@ -76,7 +76,8 @@ svg.waterfall text { font-family: system-ui, "Segoe UI", Roboto, sans-serif; fon
 svg.waterfall .value { font-variant-numeric: tabular-nums; }
 .guide { stroke: var(--line); stroke-width: 1; }
 .bar.whole { fill: var(--whole); } .bar.compute { fill: var(--compute); } .bar.rest { fill: var(--rest); }
-.bar.fusible { fill: var(--fusible); } .bar.idle { fill: var(--idle); } .bar.after { fill: var(--after); }
+.bar.fusible { fill: var(--fusible); } .bar.collective { fill: var(--link); }
+.bar.idle { fill: var(--idle); } .bar.after { fill: var(--after); }
 .node .name { font-size: 12px; font-weight: 600; } .node .line { font-size: 10.5px; fill: var(--dim); }
 .node rect { fill: var(--soft); stroke: var(--rest); stroke-width: 1; }
 .node.op rect { fill: var(--op); stroke: var(--opline); }

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+
+from auditor.report.format import clip
+
+_LONGEST_CELL = 40
 
 _CODES = {
     "bold": "1", "dim": "2", "error": "1;31", "warning": "1;33", "info": "1;36", "good": "32", "frame": "1;34",
@@ -51,6 +55,19 @@ def wrap(text: str, width: int) -> list[str]:
         *full, line = _pieces(word, width)
         lines += full
     return [*lines, line]
+
+
+def table(rows: Iterable[tuple[str, ...]], numbers: Collection[int] = ()) -> list[str]:
+    """Rows in columns, all to the left but ``numbers``; a long name loses its middle."""
+    cut = [tuple(clip(cell, _LONGEST_CELL) for cell in row) for row in rows]
+    widths = [max(map(columns, column)) for column in zip(*cut, strict=True)]
+    lines = ([_cell(cell, w, i in numbers) for i, (cell, w) in enumerate(zip(row, widths, strict=True))] for row in cut)
+    return ["  ".join(line).rstrip() for line in lines]
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    pad = " " * (width - columns(text))
+    return pad + text if right else text + pad
 
 
 def _pieces(word: str, width: int) -> Iterator[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from auditor.document import Document, Finding
-from auditor.report import facts, headline
+from auditor.report import facts, headline, ranks
 from auditor.report.excerpt import quote
 from auditor.report.facts import Fact
 from auditor.report.format import clip, plural, safe
-from auditor.report.terminal import Palette, columns, fit, wrap
+from auditor.report.terminal import Palette, columns, fit, table, wrap
 
 _NARROWEST = 48
 _LABEL = 13
@@ -22,6 +22,7 @@ def render(document: Document, *, color: bool = False, width: int = 100) -> str:
     writer = _Writer(document, Palette(color), max(width, _NARROWEST))
     parts = [
         writer.header(),
+        writer.ranks(),
         *([writer.finding(f) for f in facts.ranked(document)] or [writer.nothing()]),
         writer.refused(),
         writer.suppressed(),
@@ -43,6 +44,14 @@ class _Writer:
         for fact in headline.headline(self.document):
             lines += self._fact(f"  {fact.label:<{_LABEL}}", "  ", fact)
         return lines
+
+    def ranks(self) -> list[str]:
+        if not self.document.ranks:
+            return []
+        grid = [tuple(name.upper() for name in ranks.HEAD), *ranks.rows(self.document)]
+        head, *rows = [fit(f"  {row}", self.width) for row in table(grid, ranks.NUMBERS)]
+        lines = [self.paint("bold", ranks.title(self.document)), self.paint("dim", head), *rows]
+        return lines + [line for sentence in ranks.sentences(self.document) for line in self._indented(sentence)]
 
     def finding(self, finding: Finding) -> list[str]:
         severity = clip(safe(finding.severity), _MARK)

@@ -61,7 +61,9 @@ def split(document: Document, graph: TimedOps | None) -> Waterfall | None:
     fusible = _fusible_us(document, graph, memory)
     idle = (_time(totals.idle_us) or max(step - device, 0.0)) if step else None
     name = "whole trace" if document.run.source == "trace" else "step"
-    middle = [("compute-bound kernels", "compute", device - memory), *_memory(memory, fusible)]
+    collective = min(_time(totals.collective_us), device - memory)
+    middle = [("compute-bound kernels", "compute", device - memory - collective), *_memory(memory, fusible)]
+    middle += [("collectives, waiting included", "collective", collective)] if collective else []
     middle += [("idle, waiting for launches", "idle", idle)]
     parts = [Part(name if step else "kernel time", "whole", whole), *_float(middle)]
     if step and totals.saving.step_us:

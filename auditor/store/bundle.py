@@ -27,15 +27,19 @@ from auditor.document import SCHEMA, Document
 from auditor.errors import AuditError
 from auditor.fix_document import SCHEMA as FIX_SCHEMA
 from auditor.fix_document import FixDocument
+from auditor.store import rank_tables
 from auditor.store.ids import is_id
+from auditor.store.rank_tables import documents, table_of
 
 if TYPE_CHECKING:
     import pyarrow
 
     from auditor.store.store import Store
 
-_MEMBER = re.compile(r"^(document\.json|fixes/\d{4}\.json|tables/(ops|values|kernels)\.parquet)$")
-_MOST_MEMBERS = 1000
+_MEMBER = re.compile(
+    r"^(document\.json|fixes/\d{4}\.json|tables/ranks\.parquet|tables/(rank\d{1,6}_)?(ops|values|kernels|host)\.parquet)$"
+)
+_MOST_MEMBERS = 10_000
 _MOST_JSON_BYTES = 512_000_000
 _MOST_TABLE_BYTES = 8_000_000_000
 """Of all tables in memory."""
@@ -152,12 +156,11 @@ def _decode(data: bytes, kind: type[_Kind], schema: str, name: str) -> _Kind:
 def _table(data: bytes, name: str, room: int) -> pyarrow.Table:
     import pyarrow.parquet
 
-    from auditor.graph.tables import SCHEMAS
-
+    expected = _schema(name[len("tables/") : -len(".parquet")])
     try:
         with pyarrow.parquet.ParquetFile(io.BytesIO(data), pre_buffer=False) as parquet:
             schema = parquet.schema_arrow
-            if not schema.equals(SCHEMAS[name[len("tables/") : -len(".parquet")]]):
+            if not schema.equals(expected):
                 raise AuditError(f"the bundle's {name} has other columns than this version reads")
             meta = parquet.metadata
             groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
@@ -173,6 +176,12 @@ def _table(data: bytes, name: str, room: int) -> pyarrow.Table:
     if not batches:
         return schema.empty_table()
     return pyarrow.Table.from_batches(batches).replace_schema_metadata(schema.metadata)
+
+
+def _schema(table: str) -> pyarrow.Schema:
+    from auditor.graph.tables import HOST, SCHEMAS
+
+    return rank_tables.schema() if table == rank_tables.TABLE else {**SCHEMAS, "host": HOST}[table_of(table)[1]]
 
 
 def _check_room(needed: int, room: int, name: str) -> None:
@@ -214,13 +223,24 @@ def _is_moment(text: str) -> bool:
 
 def _check_ops(document: Document, tables: dict[str, pyarrow.Table]) -> None:
     """Sites and kernels name ops by their rows: a row that is not there would fail on every page of the run."""
+    others = documents(tables[rank_tables.TABLE]) if rank_tables.TABLE in tables else {}
+    owned: dict[int | None, dict[str, pyarrow.Table]] = {}
+    for name, table in tables.items():
+        rank, kind = table_of(name)
+        owned.setdefault(rank, {})[kind] = table
+    for rank, held in owned.items():
+        _check_ops_of(document if rank is None else others.get(rank), held)
+
+
+def _check_ops_of(document: Document | None, tables: dict[str, pyarrow.Table]) -> None:
     import pyarrow.compute
 
     ops = tables["ops"].num_rows if "ops" in tables else 0
-    if "kernels" in tables:
-        ends = pyarrow.compute.min_max(tables["kernels"].column("op")).as_py()
-        _check_rows([row for row in ends.values() if row is not None], ops, "kernels.parquet")
-    if "ops" in tables:
+    for name in ("kernels", "host"):
+        if name in tables:
+            ends = pyarrow.compute.min_max(tables[name].column("op")).as_py()
+            _check_rows([row for row in ends.values() if row is not None], ops, f"{name}.parquet")
+    if "ops" in tables and document is not None:
         for finding in document.findings:
             for site in finding.places:
                 _check_rows(site.ops, ops, "document.json")

@@ -74,8 +74,17 @@ def _from_url(url: str) -> Location:
 
 def service_folder(location: Location) -> Path:
     """Where the service keeps uploads, logs of jobs and their plans: beside the database's file or the artefacts."""
+    return _beside(location, "service")
+
+
+def ranks_folder(location: Location) -> Path:
+    """Where the ranks of a job hand their parts to rank 0, while it runs."""
+    return _beside(location, "ranks")
+
+
+def _beside(location: Location, name: str) -> Path:
     if location.file is not None:
-        return location.file.with_suffix(".service")
+        return location.file.with_suffix(f".{name}")
     if "://" in location.artefacts:
-        return (default_folder() / "service").absolute()
-    return Path(location.artefacts).with_name(f"{Path(location.artefacts).name}.service").absolute()
+        return (default_folder() / name).absolute()
+    return Path(location.artefacts).with_name(f"{Path(location.artefacts).name}.{name}").absolute()

@@ -29,6 +29,8 @@ from auditor.store.listing import RunFilter, RunSummary, count, distinct, summar
 from auditor.store.location import Location, locate
 from auditor.store.machine import machine_id
 from auditor.store.models import Base, FixRow, RegistrationRow, RunRow
+from auditor.store.rank_tables import TABLE as RANKS
+from auditor.store.rank_tables import table_of
 from auditor.store.references import resolve
 from auditor.store.registrations import RegistrationTable, registration_row
 from auditor.store.rows import fix_row, run_row
@@ -68,7 +70,8 @@ class StoredRun:
 
     @cached_property
     def tables(self) -> dict[str, pyarrow.Table]:
-        return {name: self.table(name) for name in self.table_names}
+        """The op tables of the rank that the document is of; see :mod:`auditor.store.rank_tables` for other ranks."""
+        return {name: self.table(name) for name in self.table_names if table_of(name)[0] is None and name != RANKS}
 
 
 class Store(AbstractContextManager["Store"]):

@@ -114,12 +114,7 @@ def legality(finding: Finding, site: Site, graph: OpGraph | None) -> html.Sectio
     points: list[Any] = []
     if graph is not None:
         points += _values(graph, site)
-    points += [
-        f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread.",
-        "No op in between writes in place to anything that it reads, and no path leaves it and comes back.",
-        "No host sync, collective or data-dependent shape lies in between.",
-        f"Edges are {facts.edges(finding.provenance)}.",
-    ]
+    points += facts.legality(finding)
     return html.Section([html.H3("Why it is legal"), html.Ul([html.Li(p) for p in points])])
 
 

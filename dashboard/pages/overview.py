@@ -10,7 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from auditor.document import Document, Finding
 from auditor.errors import AuditError
-from auditor.report import facts, headline
+from auditor.report import facts, headline, ranks
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share, size
 from dashboard.components import links
 from dashboard.components.code import commands, details
@@ -43,6 +43,7 @@ def layout(run_id: str = "latest", **_: str) -> html.Div:
         *fix_note(document),
         tiles(_tiles(document)),
         html.Div([_where_time_goes(), _roofline()], className="two"),
+        _ranks(document),
         _findings(document),
         _refused(document),
         _suppressed(document),
@@ -91,6 +92,14 @@ def _roofline() -> html.Section:
         html.Div(id="overview-roofline", className="figure-slot"), "overview-roofline-wait", "the roofline"
     )
     return section("Kernels against the device's ceilings", waiting)
+
+
+def _ranks(document: Document) -> html.Section | None:
+    if not document.ranks:
+        return None
+    grid = table("A row for each process of the job", ranks.HEAD, ranks.rows(document), numbers=ranks.NUMBERS)
+    told = html.Ul([html.Li(sentence) for sentence in ranks.sentences(document)])
+    return section(ranks.title(document).capitalize(), grid, told)
 
 
 def _findings(document: Document) -> html.Section:

@@ -25,7 +25,7 @@ ORDER = (
     ("patching",),
     ("report", "selection", "store"),
     ("audit", "api", "session"),
-    ("fix",),
+    ("fix", "ranks"),
     ("client", "doctor"),
     ("gate",),
     ("cli", "testing"),

@@ -39,6 +39,7 @@ def test_keys_keep_the_order_of_the_contract_and_lines_are_indented():
         "findings",
         "refused",
         "suppressed",
+        "ranks",
     ]
     assert list(json.loads(text)["findings"][1]["variant"]) == ["eps", "weight"]
 
