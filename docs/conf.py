@@ -1,0 +1,54 @@
+"""How Sphinx builds the site: `make docs`, offline, every warning an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+os.environ.setdefault("FUSED_REPLACEMENTS_CPU", "reference")  # nothing is compiled for a page
+
+import auditor
+from sphinx.application import Sphinx
+
+project = "Fusion Auditor"
+author = "the Fusion Auditor authors"
+copyright = author
+version = release = auditor.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "reference_pages", "**/__pycache__"]
+root_doc = "index"
+nitpicky = True
+# What pages refer to in other projects: their inventories lie on the network, which a build does not use.
+nitpick_ignore_regex = [("py:.*", r"(torch|pd|pandas|Path|pathlib|collections|types|typing|abc)\b.*")]
+
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+suppress_warnings: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"Fusion Auditor {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_show_copyright = False
+html_theme_options = {"navigation_with_keys": True}
+
+
+def _list_replacements(app: Sphinx, page: str, source: list[str]) -> None:  # noqa: ARG001
+    """The pages of the replacements under their index, which is Markdown for GitHub too and lists them in tables."""
+    if page == "replacements/README":
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[!R]*\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """What Sphinx calls."""
+    app.connect("source-read", _list_replacements)
