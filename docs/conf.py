@@ -11,18 +11,20 @@ os.environ.setdefault("FUSED_REPLACEMENTS_CPU", "reference")  # nothing is compi
 
 import auditor
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import GoogleDocstring
 
 project = "Fusion Auditor"
 author = "the Fusion Auditor authors"
 copyright = author
 version = release = auditor.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build", "reference_pages", "**/__pycache__"]
 root_doc = "index"
 nitpicky = True
-# What pages refer to in other projects: their inventories lie on the network, which a build does not use.
-nitpick_ignore_regex = [("py:.*", r"(torch|pd|pandas|Path|pathlib|collections|types|typing|abc)\b.*")]
+# Other projects' inventories lie on the network, which a build does not use; documents and settings have pages of their
+# own, which are no Python.
+nitpick_ignore_regex = [("py:.*", r"(torch|pd|pandas|Path|pathlib|collections|types|typing|abc|auditor\.document|Config)\b.*")]
 
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
@@ -49,6 +51,13 @@ def _list_replacements(app: Sphinx, page: str, source: list[str]) -> None:  # no
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n[!R]*\n```\n"
 
 
+def _sections(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
+    """``Args:`` and ``Raises:`` as lists. Not napoleon as an extension: it takes "Kernels in findings: …" for a type."""
+    if what in ("function", "method", "class", "exception"):
+        lines[:] = GoogleDocstring(lines).lines()
+
+
 def setup(app: Sphinx) -> None:
     """What Sphinx calls."""
+    app.connect("autodoc-process-docstring", _sections)
     app.connect("source-read", _list_replacements)

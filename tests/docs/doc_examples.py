@@ -38,8 +38,10 @@ Command = Callable[[list[str]], tuple[int, str]]
 _FILE = re.compile(r"<!-- file: (\S+) -->\n$")
 _VARIES = (
     (r"\b\d[\d,.]*\s?(?:ns|µs|ms|s)\b", "<time>"),
-    (r"[+-]?\d[\d,.]*\s?%", "<share>"),
+    (r"(?:< )?[+-]?\d[\d,.]*\s?%", "<share>"),
     (r"×\d[\d,.]*", "<ratio>"),
+    (r"\bno longer\b|<share> longer|<ratio> as long", "<longer>"),
+    (r" · idle <time> \(<share>\)", ""),  # a step on a busy machine may have no idle time
     (r"\d[\d,.]*\s?GB/s", "<bandwidth>"),
     (r"\b1m[0-9a-z]{10}\b", "<run>"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d", "<date>"),

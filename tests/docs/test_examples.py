@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from unittest import SkipTest
 
@@ -12,16 +13,28 @@ MOST_SKIPPED = 20
 """Blocks in all that may be marked as not running here. Lower it when one of them runs."""
 SLOW = ("docs/tutorial.md",)
 NAMES = [
-    pytest.param(path, id=str(path.relative_to(ROOT)), marks=[pytest.mark.slow] if str(path.relative_to(ROOT)) in SLOW else [])
+    pytest.param(
+        path, id=str(path.relative_to(ROOT)), marks=[pytest.mark.slow] if str(path.relative_to(ROOT)) in SLOW else []
+    )
     for path in documents()
 ]
 
 
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this machine's calibration is kept: the pages need it once."""
+    return tmp_path_factory.mktemp("state")
+
+
 @pytest.mark.parametrize("path", NAMES)
 @pytest.mark.usefixtures("reference_path")
-def test_the_examples_of_a_page_run(path: Path, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run(
+    path: Path, state: Path, folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FUSION_AUDIT_DIR")  # as in a user's folder
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
     monkeypatch.setenv("COLUMNS", "100")
+    shutil.copytree(ROOT / "examples", "examples")  # as in a checkout
     for example in examples(path, lambda words: in_this_process(words, capfd.readouterr)):
         try:
             example.evaluate()
@@ -30,7 +43,9 @@ def test_the_examples_of_a_page_run(path: Path, folder: Path, capfd: pytest.Capt
 
 
 def test_no_more_blocks_are_skipped_than_agreed() -> None:
-    marks = [line for path in documents() for line in path.read_text(encoding="utf-8").splitlines() if "<!-- skip" in line]
+    marks = [
+        line for path in documents() for line in path.read_text(encoding="utf-8").splitlines() if "<!-- skip" in line
+    ]
     assert all(line.startswith('<!-- skip: next "') for line in marks), "one reason for each block"
     assert len(marks) <= MOST_SKIPPED
 
