@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault("FUSED_REPLACEMENTS_CPU", "reference")  # nothing is compiled for a page
 
-import auditor
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import GoogleDocstring
+
+import auditor
 
 project = "Fusion Auditor"
 author = "the Fusion Auditor authors"
@@ -24,7 +26,8 @@ root_doc = "index"
 nitpicky = True
 # Other projects' inventories lie on the network, which a build does not use; documents and settings have pages of their
 # own, which are no Python.
-nitpick_ignore_regex = [("py:.*", r"(torch|pd|pandas|Path|pathlib|collections|types|typing|abc|auditor\.document|Config)\b.*")]
+_ELSEWHERE = "torch pd pandas Path pathlib collections types typing abc auditor.document Config"
+nitpick_ignore_regex = [("py:.*", rf"({'|'.join(map(re.escape, _ELSEWHERE.split()))})\b.*")]
 
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
@@ -52,7 +55,7 @@ def _list_replacements(app: Sphinx, page: str, source: list[str]) -> None:  # no
 
 
 def _sections(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
-    """``Args:`` and ``Raises:`` as lists. Not napoleon as an extension: it takes "Kernels in findings: …" for a type."""
+    """``Args:`` and ``Raises:`` as lists. Not napoleon as an extension: it takes "Kernels in findings: …" for types."""
     if what in ("function", "method", "class", "exception"):
         lines[:] = GoogleDocstring(lines).lines()
 

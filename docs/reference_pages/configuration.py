@@ -13,8 +13,8 @@ from reference_pages.text import code, page, prose, table
 INTRODUCTION = """\
 The settings of a project stand in the `pyproject.toml` nearest to the current folder, upwards, under
 `[tool.fusion-audit]`. The limits alone may also stand in a YAML file, with the same keys: `fusion-audit gate --budget
-FILE`. Options of the command line win. A key that there is not, a rule that there is not and a value of another kind are
-errors, with file and line (exit code 2)."""
+FILE`. Options of the command line win. A key or a rule that there is not and a value of another kind are errors, with
+file and line (exit code 2)."""
 EXAMPLE = """\
 ```toml
 [tool.fusion-audit]
@@ -42,8 +42,8 @@ KINDS = {
     "Increase | None": "table `[tool.fusion-audit.max_increase]`",
 }
 AMOUNTS = """\
-An *amount* is a number in the measure's own unit (kernels; bytes; a share from 0 to 1), or text: `"1.2 GB"` (1e9 bytes),
-`"512 MiB"` (2²⁰), `"60 %"`. In `max_increase` a percentage is of what the baseline has."""
+An *amount* is a number in the measure's own unit (kernels; bytes; a share from 0 to 1), or text: `"1.2 GB"` (1e9
+bytes), `"512 MiB"` (2²⁰), `"60 %"`. In `max_increase` a percentage is of what the baseline has."""
 
 
 def pages() -> dict[str, str]:

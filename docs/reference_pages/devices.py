@@ -10,8 +10,8 @@ from reference_pages.text import code, page, table
 
 INTRODUCTION = """\
 The savings model reads the figures of the device that a run was recorded on: by its name in the trace, or from
-`--device FILE`. The CPU of this machine is measured once instead. A device that is not described gets the bandwidth that
-its own kernels achieved. Your own files lie in `~/.config/fusion-audit/devices/` and win over these."""
+`--device FILE`. The CPU of this machine is measured once instead. A device that is not described gets the bandwidth
+that its own kernels achieved. Your own files lie in `~/.config/fusion-audit/devices/` and win over these."""
 
 
 def pages() -> dict[str, str]:

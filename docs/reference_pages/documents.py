@@ -22,9 +22,9 @@ KINDS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
     ("Fix", FixDocument, "fusion-audit fix --format json"),
 )
 INTRODUCTION = """\
-Plain data with a versioned name in `schema`. Fields may be added within a version; those that are there keep their names
-and meaning. Times are in microseconds, sizes in bytes, shares from 0 to 1. The JSON schemas are files beside this page:
-a document of this version is valid against them, and they allow further fields."""
+Plain data with a versioned name in `schema`. Fields may be added within a version; those that are there keep their
+names and meaning. Times are in microseconds, sizes in bytes, shares from 0 to 1. The JSON schemas are files beside this
+page: a document of this version is valid against them, and they allow further fields."""
 
 
 def pages() -> dict[str, str]:

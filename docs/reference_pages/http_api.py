@@ -16,9 +16,9 @@ INTRODUCTION = f"""\
 `fusion-audit serve` answers these paths; the OpenAPI document that this page is written from is at
 `{OPENAPI}`. Metrics for Prometheus are at `/metrics`.
 
-A token is sent as the header `Authorization: Bearer TOKEN`. Where the service listens on this machine only, looking needs
-none. What is refused is answered with one sentence, `{{"error": "…"}}`; so is a query parameter that a path does not
-have. [auditor.client](python.md) is a client in Python."""
+A token is sent as the header `Authorization: Bearer TOKEN`. Where the service listens on this machine only, looking
+needs none. What is refused is answered with one sentence, `{{"error": "…"}}`; so is a query parameter that a path does
+not have. [auditor.client](python.md) is a client in Python."""
 
 
 def pages() -> dict[str, str]:
@@ -49,9 +49,7 @@ def _document() -> dict[str, Any]:
         return document
 
 
-def _path(
-    path: str, operations: dict[str, Any], document: dict[str, Any], everywhere: dict[str, str]
-) -> Iterator[str]:
+def _path(path: str, operations: dict[str, Any], document: dict[str, Any], everywhere: dict[str, str]) -> Iterator[str]:
     for method, operation in operations.items():
         yield f"## {method.upper()} {path}"
         yield prose(operation.get("description") or operation.get("summary"))

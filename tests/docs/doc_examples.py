@@ -1,8 +1,8 @@
 """The fenced blocks of a page as examples that run, by their language, in one folder and one namespace a page.
 
 ``python`` runs; ``console`` runs its ``$`` lines and compares what they print; ``bash`` runs as a whole; ``toml`` and
-``yaml`` are read as the files that they are; ``text`` is what something printed elsewhere, or a form. In front of a block
-may stand::
+``yaml`` are read as the files that they are; ``text`` is what something printed elsewhere, or a form. In front of a
+block may stand::
 
     <!-- file: bench.py -->            the block is written into this file, and is read or run by later ones
     <!-- skip: next "the reason" -->   it can't run here: a GPU, a network, another machine
@@ -16,7 +16,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 from auditor.cli import main
-from auditor.config import read_config
+from auditor.config import read_config, tomllib
 from auditor.engine.rules import load_rules
 from auditor.gate.budget import file_demands
 
@@ -154,7 +153,7 @@ def printed(expected: str, out: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """``text`` without line breaks (where a line breaks depends on the length of a time), and with kinds for figures."""
+    """``text`` in one line (where lines break depends on the length of a time), and with kinds for figures."""
     text = " ".join(text.split()).replace(platform.processor() or "\0", "<device>")
     for pattern, kind in _VARIES:
         text = re.sub(pattern, kind, text)
