@@ -11,8 +11,11 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from doc_examples import ROOT
+from playwright.sync_api import sync_playwright
 
+CHROMIUM = "/usr/bin/chromium"
 LOADED = {
     "script": "src",
     "img": "src",
@@ -111,3 +114,22 @@ def test_links_of_the_readme_lead_to_files() -> None:
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not urlsplit(link).scheme]
     assert len(links) > 20
     assert [link for link in links if not (ROOT / urldefrag(link)[0]).exists()] == []
+
+
+@pytest.mark.skipif(not Path(CHROMIUM).is_file(), reason=f"needs {CHROMIUM}")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_are_accessible_fit_and_ask_for_files_only(site: Path, width: int) -> None:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        for name in ("index", "tutorial", "reference/cli", "explanation/measured"):
+            page.goto(f"file://{site}/{name}.html")
+            violations = Axe().run(page).response["violations"]
+            assert [(v["id"], v["nodes"][0]["html"]) for v in violations] == [], name
+            assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), name
+        assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+        browser.close()
