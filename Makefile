@@ -5,7 +5,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCES := auditor dashboard fused_replacements tests examples benchmarks
+SOURCES := auditor dashboard fused_replacements tests examples benchmarks docs/conf.py docs/reference_pages
 
 .PHONY: audit test test-all test-thorough kernels docs lint types format ci clean
 
@@ -24,8 +24,10 @@ test-thorough: $(VENV)/.installed-dev  ## every variant of every replacement in 
 kernels: $(VENV)/.installed  ## compile every Triton kernel for four GPUs and print what the gates say
 	$(BIN)/python -m fused_replacements.gates
 
-docs: $(VENV)/.installed  ## write the pages of the replacements again, from their docstrings
+docs: $(VENV)/.installed-dev  ## write the pages that come from the code again, and build the site to docs/_build/html
 	$(BIN)/python -m fused_replacements.docs
+	cd docs && ../$(BIN)/python -m reference_pages
+	$(BIN)/python -m sphinx -q -W --keep-going -n -b html -d docs/_build/trees docs docs/_build/html
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check $(SOURCES)
@@ -42,7 +44,7 @@ ci:  ## what CI runs, in an environment of its own
 	.ci/run
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

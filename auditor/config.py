@@ -49,23 +49,30 @@ class Suppression(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, froz
     """Sites of ``rule`` in modules that match the glob ``modules`` are left out, for a stated reason."""
 
     rule: Text
+    """Id of a rule, the start of one, or its name."""
     modules: Text
+    """Glob of module paths."""
     reason: Text
+    """Why: it stands in reports."""
 
 
 class Config(Budget, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """What a project sets, its budgets included. ``rules`` are absolute folders; ``severity`` maps ids or names.
-
-    ``script`` is a path from the file's folder on, and its arguments, quoted as for a shell.
-    """
+    """What a project sets, its budgets included. ``rules`` are absolute folders here."""
 
     script: str = ""
+    """What ``gate --record`` runs: a path from the file's folder on, and its arguments, quoted as for a shell."""
     name: str = ""
+    """Name of stored runs, instead of the script's."""
     select: list[Text] = []
+    """Rules that run: ids, starts of ids (``FUS2``), or names; empty: every rule."""
     ignore: list[Text] = []
+    """Rules that do not run."""
     rules: list[Text] = []
+    """Folders of further rules, relative to the file."""
     severity: dict[str, Severity] = {}
+    """Severity of findings, instead of the rule's."""
     suppress: list[Suppression] = []
+    """Sites to leave out, each with its reason."""
 
     def chooses(self, rule: str, name: str) -> bool:
         """Whether the rule with this id and name is to run: selected (or nothing is) and not ignored."""

@@ -61,17 +61,25 @@ class Overhead(msgspec.Struct, kw_only=True):
 
 class CoverageInfo(msgspec.Struct, kw_only=True):
     kernels: int = 0
+    """Kernels in all."""
     linked: int = 0
+    """Those that an op is known for."""
     before_window: int = 0
+    """Launched before the recording began."""
     graph_replayed: int = 0
+    """Replayed from CUDA graphs."""
     outside_ops: int = 0
+    """Launched outside of any op."""
     edges: str = "observed"
+    """How the edges between ops are known: observed, traced, simulated or inferred."""
     steps: int = 1
 
 
 class Saving(msgspec.Struct, kw_only=True):
     ideal_us: float = 0.0
+    """Device time saved if the fused kernels ran at the device's peak bandwidth."""
     likely_us: float = 0.0
+    """Device time saved at the bandwidth that these very kernels reached."""
     step_us: float = 0.0
     """Wall time of the step that *likely* would save: device time counts only where the device is the bottleneck."""
 
@@ -84,15 +92,25 @@ class TotalSaving(Saving, kw_only=True):
 
 class Totals(msgspec.Struct, kw_only=True):
     kernels: int = 0
+    """Kernels in all, transfers left out."""
     memory_bound_kernels: int = 0
+    """All but GEMMs, convolutions and attention."""
     unfused_kernels: int = 0
+    """Kernels in findings."""
     avoidable_kernels: int = 0
+    """Those that fusing every finding would do away with."""
     already_fused_kernels: int = 0
+    """Kernels that are fused ones, by their name or as ops of our replacements."""
     device_us: float = 0.0
+    """Sum of the kernels' times."""
     step_us: float = 0.0
+    """Wall time of a step; 0 where it is not known."""
     memory_bound_us: float = 0.0
+    """Time of the memory-bound kernels."""
     idle_us: float = 0.0
+    """Wall time in which no kernel ran."""
     bytes: int = 0
+    """Bytes that all kernels read and write."""
     peak_bytes: int = 0
     """Largest sum of the bytes of tensors alive at one op: from the graph, so without an allocator's own."""
     collective_kernels: int = 0
@@ -134,21 +152,33 @@ class Finding(msgspec.Struct, kw_only=True):
     family: str
     severity: str = "warning"
     fingerprint: str = ""
+    """The same in runs of the same code: it survives renumbered layers and moved lines."""
     sites: int = 0
+    """Places; ``places`` has each of them."""
     kernels: int = 0
+    """Kernels of all sites, now."""
     kernels_after: int = 0
+    """Kernels that would remain of them."""
     device_us: float = 0.0
+    """Time of these kernels, now."""
     bytes_now: int = 0
+    """Bytes that these kernels read and write."""
     bytes_fused: int = 0
+    """Bytes that the fused kernels would."""
     saving: Saving = msgspec.field(default_factory=Saving)
     amdahl_cap: float = 1.0
+    """Upper bound of the step's speed-up if these kernels cost nothing."""
     provenance: str = "observed"
+    """How its edges are known."""
     phase: str = "forward"
+    """forward, backward or optimizer."""
     module_class: str = ""
     modules: list[str] = []
     source: SourceInfo | None = None
     ops: list[str] = []
+    """Canonical ops of a site, in order."""
     replacement: str | None = None
+    """Name in ``fused_replacements``; None where the rule names none."""
     dtype: str = ""
     variant: dict[str, str] = {}
     graph: str = ""
@@ -159,6 +189,7 @@ class Finding(msgspec.Struct, kw_only=True):
 class Refused(msgspec.Struct, kw_only=True):
     rule: str
     reason: str
+    """Why the fusion is not legal."""
     at: str
     """``module`` (or source line, or op) of the first place."""
     count: int = 1

@@ -180,15 +180,16 @@ def pages() -> dict[str, str]:
 
 def stale(folder: Path, wanted: Mapping[str, str]) -> list[str]:
     """Names of files that differ from ``wanted``, are missing, or are too many."""
-    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")} if folder.is_dir() else {}
+    files = (path for path in folder.rglob("*") if path.is_file())
+    there = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
     return sorted(name for name in {*there, *wanted} if there.get(name) != wanted.get(name))
 
 
 def write(folder: Path, wanted: Mapping[str, str]) -> list[str]:
     """Make ``folder`` hold exactly ``wanted``; the names that changed."""
     changed = stale(folder, wanted)
-    folder.mkdir(parents=True, exist_ok=True)
     for name in changed:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if name in wanted:
             (folder / name).write_text(wanted[name], encoding="utf-8")
         else:

@@ -69,12 +69,18 @@ def parse(argv: list[str]) -> tuple[Command, argparse.Namespace]:
         hint = f"did you mean {near[0]!r}?" if near else f"the verbs are {', '.join(VERBS)}"
         top.error(f"there is no verb {verb!r}; {hint}")
     command = load(verb)
+    return command, command.parse(parser_of(verb), argv[1:])
+
+
+def parser_of(verb: str) -> Parser:
+    """What reads the arguments of ``verb``, and prints its help."""
+    command = load(verb)
     parser = Parser(
         prog=f"fusion-audit {verb}", description=inspect.getdoc(type(command)), allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     command.add_options(parser)
-    return command, command.parse(parser, argv[1:])
+    return parser
 
 
 def load(verb: str) -> Command:
