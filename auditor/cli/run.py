@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from auditor.cli import options
 from auditor.cli.output import Progress, as_text, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
-from auditor.cli.project import project_of
 
 if TYPE_CHECKING:
     from auditor.audit import Audit
@@ -64,13 +63,12 @@ class RunCommand(Command):
         plan = _plan(args.patch)  # a mistake in it is told before the script runs, too
 
         from auditor.collect.launch import record_script
-        from auditor.commit import commit_of
-        from auditor.graph.tables import to_tables
         from auditor.store import Store
         from auditor.store.ids import is_id
         from auditor.store.registering import digest, register
+        from auditor.stored import Origin, save
 
-        script, commit = digest(args.script), commit_of(Path.cwd())  # of what starts now: a run can take an hour
+        script, origin = digest(args.script), Origin.here()  # of what starts now: a run can take an hour
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
             with script_output_on_stderr(quiet):
                 recording = record_script(
@@ -85,9 +83,7 @@ class RunCommand(Command):
             if plan is not None:
                 audit.document.run.plan = str(args.patch.absolute())
                 audit.document.run.patched_from = plan.run if is_id(plan.run) else ""
-            audit.document.run.project = as_text(project_of(Path.cwd()))
-            audit.document.run.commit = commit
-            run_id = store.save(audit.document, to_tables(audit.graph))
+            run_id = save(store, audit, origin)
             if plan is None:  # it would run again without its plan
                 register(store, run_id, args.script, args.script_args, script)
         return audit, run_id, recording.exit_code
