@@ -56,10 +56,10 @@ class FusionAuditHooks:
             self._steps.step_ends(partial(_loggers, trainer), trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        self._steps.step_is_lost()
+        self._steps.step_is_lost(ended=True)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        self._steps.step_is_lost()
+        self._steps.step_is_lost(ended=False)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         self._steps.training_ends(partial(_loggers, trainer), trainer.global_step)

@@ -53,8 +53,9 @@ def settings(
 
 
 def program() -> str:
-    """What the run is called otherwise: as ``fusion-audit run`` calls that of the same script."""
-    return Path(sys.argv[0] or "training").name.removesuffix(".py") or "training"
+    """What the run is called otherwise: as ``fusion-audit run`` calls that of the same script; a package by its name."""
+    path = Path(sys.argv[0] or "training")
+    return (path.parent if path.name == "__main__.py" else path).name.removesuffix(".py") or "training"
 
 
 def _demands(budget: Budget, known: list[tuple[str, str]]) -> Demands:

@@ -61,6 +61,7 @@ class StepAudit:
         self._mark: Marked | None = None
         self._place: Place | None = None
         self._seen = 0
+        self._open = False
         self._over = True
 
     # --- what a trainer's callback tells -------------------------------------------------------------
@@ -71,14 +72,15 @@ class StepAudit:
 
         end_forgotten()
         self._recorder = self._mark = None
-        self._seen, self._over = 0, self.audit is not None or not reports()
+        self._seen, self._open, self._over = 0, False, self.audit is not None or not reports()
         if not self._over:
             self._place = Place(self._set.db, Origin.here())
 
     def step_begins(self) -> None:
-        """The first batch of an optimizer step is there."""
-        if self._over or self._mark is not None:
+        """A batch is there; the first one after an optimizer step begins the next."""
+        if self._over or self._open:
             return
+        self._open = True
         self._seen += 1
         if self._seen < self._set.step:
             return
@@ -89,22 +91,23 @@ class StepAudit:
 
     def step_ends(self, loggers: Loggers, at: int) -> None:
         """The optimizer has stepped; ``at``: how often in the whole training."""
-        mark, recorder, self._mark = self._mark, self._recorder, None
-        if mark is None or recorder is None:
+        mark, recorder, self._mark, self._open = self._mark, self._recorder, None, False
+        if recorder is None:
             return
-        mark.__exit__()
+        if mark is not None:
+            mark.__exit__()
         if recorder.done or self._seen - self._set.step >= self._most:
             self._conclude(loggers, at)
 
-    def step_is_lost(self) -> None:
-        """The open step will not end, or something else runs within it."""
-        self._mark = None
+    def step_is_lost(self, *, ended: bool) -> None:
+        """Something else runs within the open step, or it ``ended`` without the optimizer: it is not recorded."""
+        self._mark, self._open = None, self._open and not ended
         if self._recorder is not None:
             self._recorder.step_failed()
 
     def training_ends(self, loggers: Loggers, at: int) -> None:
         """The trainer is through; what was recorded so far is audited."""
-        self.step_is_lost()
+        self.step_is_lost(ended=True)
         if self._recorder is not None:
             self._conclude(loggers, at)
         elif not self._over:

@@ -73,7 +73,7 @@ class FusionAuditCallback(TrainerCallback):
         self._steps.step_ends(partial(_loggers, args, state, _callbacks()), state.global_step)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        self._steps.step_is_lost()
+        self._steps.step_is_lost(ended=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._steps.training_ends(partial(_loggers, args, state, _callbacks()), state.global_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import mlflow
@@ -23,7 +24,9 @@ def write(audit: Audit, target: Any, step: int | None) -> None:
         client.log_metric(run, name, value, step=at)
     table = rows(audit)
     columns = {column: [row[index] for row in table] for index, column in enumerate(COLUMNS)}
-    client.log_table(run, columns, f"{FOLDER}/findings.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it reads a table with words that pandas 3 warns of
+        client.log_table(run, columns, f"{FOLDER}/findings.json")
     client.log_text(run, page(audit), f"{FOLDER}/report.html")
     client.log_text(run, render(audit.document, audit.graph, "json"), f"{FOLDER}/audit.json")
 
