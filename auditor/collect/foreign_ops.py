@@ -50,7 +50,7 @@ class ForeignOp:
 def foreign_ops(trace: Trace) -> dict[Thread, list[ForeignOp]]:
     """Dispatched ops of each thread, by start time."""
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    backward = sorted((e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD)))
+    backward = sorted(e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD))
     found = {thread: list(_of_thread(nest, backward)) for thread, nest in nests(trace.cpu_ops + optimizer).items()}
     return {thread: ops for thread, ops in found.items() if ops}
 

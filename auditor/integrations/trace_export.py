@@ -9,30 +9,36 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import tempfile
+import uuid
 import weakref
 from pathlib import Path
 from typing import Any
 
+from torch._C._profiler import _disable_execution_trace_observer, _enable_execution_trace_observer
+from torch.autograd.profiler import record_function
+
+from auditor.collect.forks import temporary_folder
+from auditor.collect.stderr import quiet
 from auditor.errors import AuditError
 
 _EXPORT = "export_chrome_trace"
 _OPEN_LIST = b'"nodes": ['
 _END = b'"finish_ts"'
 _LAST_BYTES = 200
+_MOST_NODES = 200
+"""A node of ours is some 600 bytes, and the buffer 8 KiB."""
 
 
 class ExportedTrace:
     """The trace of ``prof`` in a file, as long as this or the profiler is there."""
 
     def __init__(self, prof: Any) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="fusion-audit-")
-        self.path = Path(self._folder.name) / "trace.json"
+        self._folder = temporary_folder(self)
+        self.path = self._folder / "trace.json"
         self._prof = weakref.ref(prof)
         try:
             prof.export_chrome_trace(str(self.path))
         except RuntimeError as error:
-            self._folder.cleanup()
             raise AuditError(_already(error)) from None
         setattr(prof, _EXPORT, self._copy)
 
@@ -41,7 +47,7 @@ class ExportedTrace:
         prof = self._prof()
         if prof is not None and prof.__dict__.get(_EXPORT) == self._copy:
             delattr(prof, _EXPORT)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _copy(self, path: str, use_python_export: bool = False) -> None:
         """In place of the profiler's own method, with the same arguments and results."""
@@ -65,7 +71,11 @@ def _already(error: RuntimeError) -> str:
 
 
 class OpenExecutionTrace:
-    """The file of a profiler's ``ExecutionTraceObserver``, to which every cycle of a schedule adds its nodes."""
+    """The file of a profiler's ``ExecutionTraceObserver``, to which every cycle of a schedule adds its nodes.
+
+    It is finished when the observer is unregistered, after which no cycle could be added. Until then the last nodes are
+    in a buffer; nodes of ours, which are no ops, push them out.
+    """
 
     def __init__(self) -> None:
         self._read = 0
@@ -75,17 +85,37 @@ class OpenExecutionTrace:
         file = _observed_file(prof)
         if file is None:
             return None
-        raw = file.read_bytes()
+        if prof.execution_trace_observer.is_registered:
+            raw = _pushed_out(file)
+        else:
+            raw = file.read_bytes().rstrip()
         begin = raw.find(_OPEN_LIST)
         if begin < 0:
             return None
         begin += len(_OPEN_LIST)
         since, self._read = max(begin, self._read), len(raw)
-        if _END in raw[-_LAST_BYTES:] and since == begin:
-            target.write_bytes(raw)  # finished already
-        else:
-            target.write_bytes(raw[:begin] + raw[since:].strip().strip(b",") + b"]}")
+        finished = raw.endswith(b"}") and _END in raw[-_LAST_BYTES:] and since == begin
+        target.write_bytes(raw if finished else raw[:begin] + raw[since:].strip(b", \n") + b"]}")
         return target
+
+
+def _pushed_out(file: Path) -> bytes:
+    """The nodes of ``file``, whole: all that came before the first of ours."""
+    name = f"## fusion-audit {uuid.uuid4().hex} ##"
+    marker, size = b'"name": "' + name.encode(), file.stat().st_size
+    with quiet():
+        _enable_execution_trace_observer()
+        try:
+            for _ in range(_MOST_NODES):
+                with record_function(name):
+                    pass
+                if file.stat().st_size > size and marker in file.read_bytes()[size:]:
+                    break
+        finally:
+            _disable_execution_trace_observer()
+    raw = file.read_bytes()
+    at = raw.find(marker)
+    return raw[: raw.rfind(b"{", 0, at)] if at >= 0 else raw
 
 
 def _observed_file(prof: Any) -> Path | None:

@@ -224,7 +224,12 @@ def test_recording_ends_where_no_two_steps_are_alike() -> None:
             seen.append((trainer.global_step, callback.audit is not None))
 
     training.fit(
-        pl, [callback, Watches()], model=Grows(), accumulate_grad_batches=1, limit_val_batches=0, val_check_interval=None
+        pl,
+        [callback, Watches()],
+        model=Grows(),
+        accumulate_grad_batches=1,
+        limit_val_batches=0,
+        val_check_interval=None,
     )
 
     made = next(step for step, there in seen if there)
@@ -279,7 +284,9 @@ def test_the_trainers_loggers_get_it(tmp_path: Path) -> None:
     (unfused,) = events.Scalars("fusion_audit/unfused_kernels")
     assert (unfused.value, unfused.step) == (callback.audit.unfused_kernels, 6)
     rows = list(csv.DictReader((Path(table.log_dir) / "metrics.csv").open()))
-    assert [float(row["fusion_audit/kernels"]) for row in rows if row["fusion_audit/kernels"]] == [callback.audit.kernels]
+    assert [float(row["fusion_audit/kernels"]) for row in rows if row["fusion_audit/kernels"]] == [
+        callback.audit.kernels
+    ]
 
 
 def test_the_package_of_the_older_name() -> None:

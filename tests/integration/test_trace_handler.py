@@ -18,7 +18,7 @@ from auditor.integrations import ranks
 from auditor.store import Store
 
 # Of torch itself: a profiler with a schedule that ran more than one cycle
-pytestmark = pytest.mark.filterwarnings("ignore:Profiler clears events:UserWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 Net = script("train_lightning").Net
 CPU = [ProfilerActivity.CPU]
 
@@ -89,7 +89,10 @@ def test_once_by_default_and_with_another_handler_at_every_cycle(tmp_path: Path,
     assert len(handler.audits) == len(store.list_runs()) == 1
     traces = sorted(tmp_path.glob("*.pt.trace.json.gz"))
     assert len(traces) == 3
-    steps = [{e["name"] for e in json.loads(gzip.open(t).read())["traceEvents"] if "ProfilerStep" in str(e.get("name"))} for t in traces]
+    steps = [
+        {e["name"] for e in json.loads(gzip.open(t).read())["traceEvents"] if "ProfilerStep" in str(e.get("name"))}
+        for t in traces
+    ]
     assert steps == [{f"ProfilerStep#{n}", f"ProfilerStep#{n + 1}"} for n in (2, 6, 10)]
 
 
@@ -179,7 +182,10 @@ def test_a_fault_of_ours_ends_nothing_and_one_of_the_other_handler_is_its_own(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"times": 0}, "times must be a whole number from 1 on"), ({"also": "log"}, "also takes another handler, not str")],
+    [
+        ({"times": 0}, "times must be a whole number from 1 on"),
+        ({"also": "log"}, "also takes another handler, not str"),
+    ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(AuditError, match=message):

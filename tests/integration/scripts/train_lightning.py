@@ -43,7 +43,9 @@ def module(package: Any) -> Any:
     return Model()
 
 
-def fit(package: Any, callbacks: list[Any], *, model: Any = None, ckpt_path: str | None = None, **arguments: Any) -> Any:
+def fit(
+    package: Any, callbacks: list[Any], *, model: Any = None, ckpt_path: str | None = None, **arguments: Any
+) -> Any:
     """The trained module, and the trainer."""
     torch.manual_seed(0)
     model = model or module(package)
