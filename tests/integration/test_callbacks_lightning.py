@@ -1,5 +1,6 @@
 """The callback in trainings with Lightning, which run for real."""
 
+# ruff: noqa: ARG002 (callbacks have the arguments that their trainers give)
 from __future__ import annotations
 
 import csv
@@ -135,7 +136,7 @@ def test_a_budget_warns_or_ends_the_training(store: Store, folder: Path) -> None
 
     # WHEN
     with pytest.warns(UserWarning, match="over its budget: (?s:.*)more than the 3 allowed"):
-        model, trainer = training.fit(pl, [warns])
+        _, trainer = training.fit(pl, [warns])
     with pytest.raises(OverBudget, match="more than the 3 allowed"):
         training.fit(pl, [raises])
     training.fit(pl, [keeps])

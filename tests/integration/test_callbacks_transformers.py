@@ -1,5 +1,6 @@
 """The callback in trainings with the Trainer of Transformers, which run for real. Nothing is fetched."""
 
+# ruff: noqa: ARG002 (callbacks have the arguments that their trainers give)
 from __future__ import annotations
 
 from collections.abc import Callable

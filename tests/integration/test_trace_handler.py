@@ -38,6 +38,12 @@ def one_cycle(**arguments: Any) -> Any:
     return schedule(wait=1, warmup=1, active=2, **arguments)
 
 
+def profiled_steps(trace: Path) -> set[str]:
+    with gzip.open(trace) as file:
+        names = {str(event.get("name")) for event in json.load(file)["traceEvents"]}
+    return {name for name in names if name.startswith("ProfilerStep")}
+
+
 def test_the_audit_is_that_of_import(tmp_path: Path, store: Store, capfd: pytest.CaptureFixture[str]) -> None:
     # GIVEN a profiler with all that it can record
     observer = ExecutionTraceObserver().register_callback(str(tmp_path / "et.json"))
@@ -89,10 +95,7 @@ def test_once_by_default_and_with_another_handler_at_every_cycle(tmp_path: Path,
     assert len(handler.audits) == len(store.list_runs()) == 1
     traces = sorted(tmp_path.glob("*.pt.trace.json.gz"))
     assert len(traces) == 3
-    steps = [
-        {e["name"] for e in json.loads(gzip.open(t).read())["traceEvents"] if "ProfilerStep" in str(e.get("name"))}
-        for t in traces
-    ]
+    steps = [profiled_steps(trace) for trace in traces]
     assert steps == [{f"ProfilerStep#{n}", f"ProfilerStep#{n + 1}"} for n in (2, 6, 10)]
 
 
