@@ -53,7 +53,7 @@ def settings(
 
 
 def program() -> str:
-    """What the run is called otherwise: as ``fusion-audit run`` calls that of the same script; a package by its name."""
+    """What the run is called otherwise: as ``fusion-audit run`` calls that of the script; a package by its name."""
     path = Path(sys.argv[0] or "training")
     return (path.parent if path.name == "__main__.py" else path).name.removesuffix(".py") or "training"
 

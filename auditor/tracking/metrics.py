@@ -7,10 +7,10 @@ from auditor.report.format import safe
 
 PREFIX = "fusion_audit/"
 COLUMNS = (
-    "rule", "name", "severity", "sites", "kernels", "kernels_after", "bytes_now", "bytes_fused", "saving_likely_us",
+    "run", "rule", "name", "severity", "sites", "kernels", "kernels_after", "bytes_now", "bytes_fused", "saving_likely_us",
     "saving_step_us", "module_class", "phase", "dtype", "source", "replacement", "fingerprint",
 )  # fmt: skip
-"""Columns of the table of findings; times in microseconds, sizes in bytes."""
+"""Columns of the table of findings; times in microseconds, sizes in bytes. A tracker may hold several audits in one."""
 
 
 def metrics(audit: Audit) -> dict[str, float]:
@@ -36,8 +36,8 @@ def metrics(audit: Audit) -> dict[str, float]:
 
 def rows(audit: Audit) -> list[list[str | int | float]]:
     """The findings in the order of :data:`COLUMNS`, the largest likely saving first. No name can break a table."""
-    frame = audit.to_pandas()
-    return [[_cell(row[column]) for column in COLUMNS] for row in frame.to_dict("records")]
+    found, run = audit.to_pandas().to_dict("records"), audit.document.run.id
+    return [[run, *(_cell(row[column]) for column in COLUMNS[1:])] for row in found]
 
 
 def _cell(value: object) -> str | int | float:

@@ -93,15 +93,15 @@ def test_tensorboard_has_scalars_and_the_report(audit: Audit, tmp_path: Path) ->
 
 
 def test_mlflow_has_metrics_a_table_and_the_report(audit: Audit, own_mlflow: Any) -> None:
-    # WHEN an audit is logged to the active run, and to another one by its client
+    # WHEN an audit is logged to the active run, to one by its client, and to a run
     with own_mlflow.start_run() as active:
         auditor.log(audit, "mlflow", step=3)
     client = own_mlflow.MlflowClient()
-    other = client.create_run(active.info.experiment_id)
-    auditor.log(audit, [(client, other.info.run_id), other])
+    others = [client.create_run(active.info.experiment_id) for _ in range(2)]
+    auditor.log(audit, [(client, others[0].info.run_id), others[1]])
 
-    # THEN both have it
-    for run, step in ((active, 3), (other, 0)):
+    # THEN all have it
+    for run, step in ((active, 3), (others[0], 0), (others[1], 0)):
         kept = client.get_run(run.info.run_id).data
         assert kept.metrics == metrics(audit)
         assert client.get_metric_history(run.info.run_id, "fusion_audit/kernels")[0].step == step

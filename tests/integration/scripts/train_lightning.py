@@ -31,10 +31,10 @@ def module(package: Any) -> Any:
             super().__init__()
             self.net = Net()
 
-        def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
             return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
-        def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
+        def validation_step(self, batch: list[torch.Tensor], _index: int) -> None:
             self.log("loss", torch.nn.functional.mse_loss(self.net(batch[0]), batch[1]))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
