@@ -91,10 +91,10 @@ def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
         state.append(inner)
 
 
-def _enter(event: Event, args: OpArgs, outer: _Around, backward: list[float]) -> _Around:
+def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _Around:
     if event.name.startswith(OPTIMIZER):
-        before = bisect_left(backward, event.end)
-        last = backward[before - 1] if before else 0.0
+        before = bisect_left(starts, event.end)
+        last = starts[before - 1] if before else 0.0
         return _Around("optimizer", closure=last if last > event.start else 0.0)
     if event.name.startswith(BACKWARD):
         return _Around("backward", sequence=args.sequence_number)

@@ -7,8 +7,8 @@ from auditor.report.format import safe
 
 PREFIX = "fusion_audit/"
 COLUMNS = (
-    "run", "rule", "name", "severity", "sites", "kernels", "kernels_after", "bytes_now", "bytes_fused", "saving_likely_us",
-    "saving_step_us", "module_class", "phase", "dtype", "source", "replacement", "fingerprint",
+    "run", "rule", "name", "severity", "sites", "kernels", "kernels_after", "bytes_now", "bytes_fused",
+    "saving_likely_us", "saving_step_us", "module_class", "phase", "dtype", "source", "replacement", "fingerprint",
 )  # fmt: skip
 """Columns of the table of findings; times in microseconds, sizes in bytes. A tracker may hold several audits in one."""
 
