@@ -24,6 +24,7 @@ def script(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     loaded = module_from_spec(spec)
+    sys.modules[name] = loaded  # as an import would
     spec.loader.exec_module(loaded)
     return loaded
 
