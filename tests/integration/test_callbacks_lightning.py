@@ -284,7 +284,7 @@ def test_the_trainers_loggers_get_it(tmp_path: Path) -> None:
     events = EventAccumulator(board.log_dir).Reload()
     (unfused,) = events.Scalars("fusion_audit/unfused_kernels")
     assert (unfused.value, unfused.step) == (callback.audit.unfused_kernels, 6)
-    rows = list(csv.DictReader((Path(table.log_dir) / "metrics.csv").open()))
+    rows = list(csv.DictReader((Path(table.log_dir) / "metrics.csv").read_text().splitlines()))
     assert [float(row["fusion_audit/kernels"]) for row in rows if row["fusion_audit/kernels"]] == [
         callback.audit.kernels
     ]

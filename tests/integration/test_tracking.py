@@ -6,6 +6,7 @@ import importlib
 import json
 import struct
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,16 @@ def wandb_records(file: Path) -> Iterator[Any]:
             yield record
 
 
+def closed(file: Path) -> list[Any]:
+    """The records of a run that has ended; its service writes the last ones in its own time."""
+    for _ in range(600):
+        records = list(wandb_records(file))
+        if any(record.WhichOneof("record_type") == "exit" for record in records):
+            return records
+        time.sleep(0.1)
+    raise AssertionError(f"{file} has no end: {[record.WhichOneof('record_type') for record in records]}")
+
+
 def test_wandb_has_metrics_a_table_and_the_report(audit: Audit, own_wandb: Any, tmp_path: Path) -> None:
     # WHEN
     with own_wandb.init(project="tests", settings=own_wandb.Settings(x_disable_stats=True)) as run:
@@ -144,7 +155,7 @@ def test_wandb_has_metrics_a_table_and_the_report(audit: Audit, own_wandb: Any, 
 
     # THEN the metrics are a row of the history
     (log,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
-    records = list(wandb_records(log))
+    records = closed(log)
     (history,) = [record.history for record in records if record.WhichOneof("record_type") == "history"]
     row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in history.item}
     assert {key: row[key] for key in metrics(audit)} == pytest.approx(metrics(audit))

@@ -15,7 +15,7 @@ from auditor.document import Document
 
 SCRIPTS = Path(__file__).parent / "scripts"
 _ENGINE = torch.autograd._engine_run_backward
-_COMPILE = torch.compile
+_ZERO_GRAD = torch.optim.Optimizer.zero_grad
 
 
 def script(name: str) -> Any:
@@ -46,7 +46,7 @@ def assert_nothing_is_left() -> None:
     assert not nn_module._global_forward_hooks
     assert not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
     assert torch.autograd._engine_run_backward is _ENGINE
-    assert torch.compile is _COMPILE
+    assert torch.optim.Optimizer.zero_grad is _ZERO_GRAD
     assert not torch.autograd.profiler._is_profiler_enabled
 
 
