@@ -66,6 +66,7 @@ def _hand_in(meeting: Meeting, args: argparse.Namespace, ready: Ready, *, quiet:
 
 def _lead(meeting: Meeting, args: argparse.Namespace, ready: Ready, store: Store, *, quiet: bool) -> int:
     from auditor.ranks.api import join
+    from auditor.stored import save
 
     with _asked_to_end() as asked:
         audit, part, failure = _part(meeting, args, ready, quiet=quiet)
@@ -73,7 +74,7 @@ def _lead(meeting: Meeting, args: argparse.Namespace, ready: Ready, store: Store
         whole = join(audit, part, parts, meeting.missing, meeting.world.size)
         if whole is None:
             raise failure or AuditError("no rank recorded a step")
-        run = store.save(whole.document, whole.tables())
+        run = save(store, whole, ready.origin)
         meeting.close()
     if failure is not None:
         remark(f"rank 0: {failure}")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from auditor.cli import options
 from auditor.cli.output import Progress, as_text, check_output, emit, remark, script_output_on_stderr
 from auditor.cli.parser import Command
-from auditor.cli.project import project_of
 from auditor.ranks.world import world
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from auditor.devices.describe import Device
     from auditor.engine.rules import Rule
     from auditor.patching.plan import Plan
+    from auditor.stored import Origin
 
 
 class RunCommand(Command):
@@ -77,12 +77,13 @@ class RunCommand(Command):
 
         from auditor.store import Store
         from auditor.store.registering import register
+        from auditor.stored import save
 
         with Store.open(args.db) as store, tempfile.TemporaryDirectory(prefix="fusion-audit-") as folder:
             recording = recorded(args, ready, Path(folder), quiet=quiet)
             remark("reading what was recorded")
             audit = audited(args, ready, Path(folder), recording, on_progress=Progress())
-            run_id = store.save(audit.document, audit.tables())
+            run_id = save(store, audit, ready.origin)
             if ready.plan is None:  # it would run again without its plan
                 register(store, run_id, args.script, args.script_args, ready.digest)
         return audit, run_id, recording.exit_code
@@ -97,7 +98,7 @@ class Ready:
     device: Device | None
     plan: Plan | None
     digest: str
-    commit: str
+    origin: Origin
 
 
 def prepare(args: argparse.Namespace) -> Ready:
@@ -107,10 +108,10 @@ def prepare(args: argparse.Namespace) -> Ready:
     config = options.settings(args)
     rules, device, plan = rules_of(config), options.described_device(args), _plan(args.patch)
 
-    from auditor.commit import commit_of
     from auditor.store.registering import digest
+    from auditor.stored import Origin
 
-    return Ready(config, rules, device, plan, digest(args.script), commit_of(Path.cwd()))
+    return Ready(config, rules, device, plan, digest(args.script), Origin.here())
 
 
 def recorded(args: argparse.Namespace, ready: Ready, folder: Path, *, quiet: bool, **how: Any) -> Recording:
@@ -139,7 +140,6 @@ def audited(
     if ready.plan is not None:
         run.plan = str(args.patch.absolute())
         run.patched_from = ready.plan.run if is_id(ready.plan.run) else ""
-    run.project, run.commit = as_text(project_of(Path.cwd())), ready.commit
     return audit
 
 

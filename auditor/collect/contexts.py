@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -36,8 +37,9 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
     """
     forward: dict[tuple[int, int], Context] = {}
     found: list[Dispatched] = []
+    closures = _closures(trace)
     for root in trace.roots:
-        for node, context in _walk(trace, root, Context(), forward):
+        for node, context in _walk(trace, root, Context(), forward, closures):
             if context.phase == "forward" and node.sequence >= 0:
                 forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
             found.append((node, context))
@@ -76,9 +78,33 @@ def _with_gradient_seed(found: list[Dispatched]) -> list[Dispatched]:
     return found
 
 
+def _closures(trace: ExecutionTrace) -> dict[int, int]:
+    """Of each optimizer step that has a backward pass within: the id of the last node of that.
+
+    ``optimizer.step(closure)`` runs forward and backward itself (Lightning always does, L-BFGS has to); what comes
+    after them is the optimizer's own.
+    """
+    backward = sorted(node.id for node in trace.nodes.values() if node.name.startswith(BACKWARD))
+    found = {}
+    for node in trace.nodes.values():
+        if backward and node.name.startswith(OPTIMIZER):
+            before = bisect_left(backward, _last_within(trace, node))
+            if before and backward[before - 1] > node.id:
+                found[node.id] = backward[before - 1]
+    return found
+
+
+def _last_within(trace: ExecutionTrace, node: Node) -> int:
+    """The largest id of what ran within ``node``: the last child that started, or what ran in that."""
+    while children := trace.children.get(node.id):
+        node = children[-1]
+    return node.id
+
+
 def _walk(
-    trace: ExecutionTrace, top: Node, context: Context, forward: dict[tuple[int, int], Context]
-) -> Iterator[Dispatched]:
+    trace: ExecutionTrace, top: Node, context: Context, forward: dict[tuple[int, int], Context],
+    closures: dict[int, int],
+) -> Iterator[Dispatched]:  # fmt: skip
     """Depth first, without recursion: Python frames of deep models would exceed its limit."""
     open_: list[Dispatched] = [(top, context)]
     while open_:
@@ -87,8 +113,8 @@ def _walk(
             yield node, around
             continue
         children = trace.children.get(node.id, [])
-        inner = _enter(node, children, around, forward)
-        open_.extend((child, inner) for child in reversed(children))
+        inner, end = _enter(node, children, around, forward), closures.get(node.id, 0)
+        open_.extend((child, around if child.id < end else inner) for child in reversed(children))
 
 
 def is_dispatched(node: Node) -> bool:

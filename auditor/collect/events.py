@@ -160,6 +160,9 @@ class TorchEvents:
             try:
                 self._listener.backward_enter(t_outputs)
                 result = original(t_outputs, *args, **kwargs)
+            except BaseException:
+                self._listener.backward_failed()
+                raise
             finally:
                 self._in_backward = False
             self._listener.backward_exit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,7 +50,8 @@ class ForeignOp:
 def foreign_ops(trace: Trace) -> dict[Thread, list[ForeignOp]]:
     """Dispatched ops of each thread, by start time."""
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    found = {thread: list(_of_thread(nest)) for thread, nest in nests(trace.cpu_ops + optimizer).items()}
+    backward = sorted(e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD))
+    found = {thread: list(_of_thread(nest, backward)) for thread, nest in nests(trace.cpu_ops + optimizer).items()}
     return {thread: ops for thread, ops in found.items() if ops}
 
 
@@ -61,19 +63,26 @@ class _Around:
     linear: Event | None = None
     sequence: int = -1
     taken: bool = False
+    closure: float = 0.0
+    """Of an optimizer's step: when the last backward node in it starts; what started before ran in its closure."""
+
+    def at(self, start: float) -> _Around:
+        """What a child that starts at ``start`` inherits."""
+        return _Around() if start < self.closure else self
 
 
-def _of_thread(nest: Nest) -> Iterator[ForeignOp]:
+def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
+    """``backward``: when backward nodes start, of all threads, in order."""
     state: list[_Around] = []
     has_children = set(nest.parent)
     number = 0
     for i, event in enumerate(nest.events):
-        outer = state[nest.parent[i]] if nest.parent[i] >= 0 else _Around()
+        outer = state[nest.parent[i]].at(event.start) if nest.parent[i] >= 0 else _Around()
         if outer.taken:
             state.append(outer)
             continue
         args = decode_op(event)
-        inner = _enter(event, args, outer)
+        inner = _enter(event, args, outer, backward)
         name = _op_name(event, args)
         if name and _is_dispatched(name, decode_inputs(args), i in has_children):
             inner.taken = True
@@ -82,9 +91,11 @@ def _of_thread(nest: Nest) -> Iterator[ForeignOp]:
         state.append(inner)
 
 
-def _enter(event: Event, args: OpArgs, outer: _Around) -> _Around:
+def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _Around:
     if event.name.startswith(OPTIMIZER):
-        return _Around("optimizer")
+        before = bisect_left(starts, event.end)
+        last = starts[before - 1] if before else 0.0
+        return _Around("optimizer", closure=last if last > event.start else 0.0)
     if event.name.startswith(BACKWARD):
         return _Around("backward", sequence=args.sequence_number)
     linear = event if event.name == "aten::linear" else outer.linear

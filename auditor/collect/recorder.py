@@ -60,7 +60,7 @@ class Recorder:
 
     def __init__(
         self, folder: Path | None = None, *, steps: int = 5, warmup: int = 1, stop: bool = False,
-        on_own_profiler: Callable[[OwnProfiler], BaseException] | None = None,
+        on_own_profiler: Callable[[OwnProfiler], BaseException | None] | None = None,
     ) -> None:  # fmt: skip
         self.folder = folder or forks.temporary_folder(self)
         self.recording = Recording(torch=torch_version())
@@ -181,6 +181,9 @@ class Recorder:
     def backward_exit(self) -> None:
         self._tracker.backward_exit()
 
+    def backward_failed(self) -> None:
+        """What the script makes of it shows in what comes next."""
+
     def optimizer_made(self) -> None:
         self._tracker.optimizer_exists = True
 
@@ -209,13 +212,14 @@ class Recorder:
 
     def own_profiler(self, file: str, line: int) -> None:
         place = OwnProfiler(file=file, line=line)
-        if self._schedule.final:
+        error = None if self._schedule.final else self._on_own_profiler(place)
+        if error is None:
             self._notes.append(f"The script starts its own profiler at {file}:{line}: recording ended there.")
             self._tracker.finish()
             self._leave()
             return
         self.recording.own_profiler = place
-        raise self._on_own_profiler(place)
+        raise error
 
     def late_exit(self) -> None:
         """The call that was running on another thread when recording ended has returned there."""
@@ -306,6 +310,12 @@ class Recorder:
         """The end of ``with auditor.step():``."""
         if self._running and self._events.on_owner():
             self._tracker.step_mark_end()
+
+    @_harmless
+    def step_failed(self) -> None:
+        """The step that was marked does not count: what was begun in it is thrown away."""
+        if self._running and self._events.on_owner():
+            self._tracker.step_failed()
 
     # --- what is kept ------------------------------------------------------------------------------------
 

@@ -245,6 +245,11 @@ class StepTracker:
         if self.kind == "marked" and self.open is not None:
             self._end(None)
 
+    def step_failed(self) -> None:
+        """The open step will not end as it should."""
+        if self.open is not None:
+            self._cancel()
+
     def hold_no_longer(self) -> None:
         """The process is about to fork: a first step that is held open ends where its last call did."""
         step = self.open

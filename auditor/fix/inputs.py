@@ -95,6 +95,8 @@ class InputCapture:
 
     def backward_enter(self, tensors: Any) -> None: ...
 
+    def backward_failed(self) -> None: ...
+
     def backward_exit(self) -> None:
         self._tracker.backward_exit()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,8 @@ import pytest
 
 from auditor.config import Config, Written, load_config, settings_file
 from auditor.errors import AuditError
-from auditor.gate.budget import Demands, given_demands, project_demands
+from auditor.gate.budget import Demands, project_demands
+from auditor.gate.given import keyed_demands
 from auditor.report.format import safe
 from auditor.testing.summary import Line
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from auditor.testing.audited import TestedAudit
 
 _NO_AUDIT = "fusion_budget: the test made no audit; let it take the fixture and call it: fusion_audit(model, inputs)"
-_NO_INCREASE = "max_increase"
-"""The key that a test can't hold: there is no baseline of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +154,9 @@ def _marked(item: pytest.Item, markers: Sequence[pytest.Mark]) -> Demands:
         keys |= marker.kwargs
     if any(marker.args for marker in markers):
         raise AuditError(f"{written.at()}: fusion_budget takes keys only, such as max_unfused_kernels=12")
-    if _increases(keys):
-        raise AuditError(f"{written.at()}: fusion_budget has no max_increase: a test has no baseline; use max_…")
-    demands = given_demands(_plain(keys), written, _settings(item.config).known)
-    if not demands:
-        raise AuditError(f"{written.at()}: fusion_budget sets no limit; write one such as max_unfused_kernels=12")
-    return demands
-
-
-def _increases(keys: Mapping[str, Any]) -> bool:
-    entries = keys.get("budgets")
-    nested = entries if isinstance(entries, (list, tuple)) else ()
-    return any(_NO_INCREASE in each for each in (keys, *nested) if isinstance(each, Mapping))
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as the lists that files have."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+    return keyed_demands(
+        keys, written, _settings(item.config).known, why_no_increase="a test has no baseline"
+    )  # fmt: skip
 
 
 def _settings(config: pytest.Config) -> _Settings:
@@ -216,11 +199,11 @@ def _uncalibrated(recording: Any) -> Any:
 
 
 def _store(audit: TestedAudit) -> None:
-    from auditor.graph.tables import to_tables
     from auditor.store import Store
+    from auditor.stored import Origin, save
 
     with Store.open() as store:
-        audit.document.run.id = store.save(audit.document, to_tables(audit.graph))
+        save(store, audit, Origin.here())
 
 
 def _line(test: str, audit: TestedAudit, gate: GateDocument) -> Line:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from auditor.api import rules_of
-from auditor.cli.project import project_of
 from auditor.commit import repository_of
 from auditor.config import load_config, settings_file
 from auditor.engine.rules import Rule
@@ -18,6 +17,7 @@ from auditor.gate.comparable import check_comparable
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.verdict import judge
 from auditor.gate_document import GateDocument
+from auditor.project import project_of
 from auditor.report.format import safe
 from auditor.store import RunSummary, StoredRun
 from auditor.store.registering import registered

@@ -15,7 +15,7 @@ import auditor
 ROOT = Path(__file__).resolve().parents[2]
 
 ORDER = (
-    ("errors", "document", "frames", "toml_lines", "commit"),
+    ("errors", "document", "frames", "toml_lines", "commit", "project"),
     ("fix_document", "gate_document", "budget"),
     ("config", "graph"),
     ("collect",),
@@ -25,10 +25,11 @@ ORDER = (
     ("patching",),
     ("report", "selection", "store"),
     ("audit", "api", "session"),
+    ("stored",),
     ("fix", "ranks"),
-    ("client", "doctor"),
+    ("client", "doctor", "tracking"),
     ("gate",),
-    ("cli", "testing"),
+    ("cli", "testing", "integrations"),
     ("__main__",),
 )
 """Rooms of ``auditor`` from left to right. Rooms of one group don't import each other, but for the public face."""

@@ -100,6 +100,21 @@ def test_phases_come_from_autograd_nodes_and_optimizer_ranges(tmp_path: Path) ->
     ]  # fmt: skip
 
 
+def test_what_an_optimizer_runs_in_its_closure_is_no_part_of_it(tmp_path: Path) -> None:
+    # Lightning and L-BFGS: optimizer.step(closure) calls the model, and its backward may run on another thread
+    optimizer = {**op("Optimizer.step#SGD.step", 0, 60), "cat": "user_annotation"}
+    zero = {**op("Optimizer.zero_grad#SGD.zero_grad", 10, 5), "cat": "user_annotation"}
+    graph = graph_of(
+        tmp_path, optimizer, op("aten::mul", 1, 5), zero, op("aten::zero_", 11, 2),
+        {**op("autograd::engine::evaluate_function: MulBackward0", 20, 20), "tid": 7},
+        {**op("aten::neg", 22, 5), "tid": 7}, op("aten::add_", 45, 5),
+    )  # fmt: skip
+
+    assert {(o.name, o.phase) for o in graph.ops} == {
+        ("aten.mul", "forward"), ("aten.zero_", "optimizer"), ("aten.neg", "backward"), ("aten.add_", "optimizer"),
+    }  # fmt: skip
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=25))
 def test_a_parent_contains_its_children(spans: list[tuple[int, int]]) -> None:
     # GIVEN properly nested or disjoint spans, made from any spans by clipping to the open one

@@ -13,8 +13,14 @@ else:
 
 
 def project_of(folder: Path) -> str:
-    """The name in the nearest ``pyproject.toml``, else that of the repository's folder, else of ``folder``."""
-    folder = folder.absolute()
+    """The name in the nearest ``pyproject.toml``, else that of the repository's folder, else of ``folder``.
+
+    ``?`` stands for each byte of a folder's name that is not UTF-8: no database takes it.
+    """
+    return _name(folder.absolute()).encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _name(folder: Path) -> str:
     for place in (folder, *folder.parents):
         name = _declared(place / "pyproject.toml")
         if name:
