@@ -1,4 +1,4 @@
-"""The site: built strictly and offline, in CI here; nothing on it asks another machine, and its links lead somewhere."""
+"""The site: built strictly and offline, here and so in CI; it asks no other machine, and its links lead somewhere."""
 
 from __future__ import annotations
 
