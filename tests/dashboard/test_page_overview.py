@@ -6,6 +6,7 @@ import pytest
 from audited import GATES, HOSTILE, finding_of, save, save_fix
 from shown import labels, links, page, text
 
+from auditor.document import Rank
 from auditor.store import Store
 from auditor.store.rule_settings import RuleSetting
 
@@ -30,6 +31,18 @@ def test_latest_is_the_newest_run(store: Store) -> None:
     newest = save(store, GATES)
 
     assert newest in text(page("overview").layout(run_id="latest"))
+
+
+def test_a_run_of_several_ranks_has_a_row_for_each(store: Store) -> None:
+    document = store.load(save(store)).document
+    document.run.world_size = 2
+    document.ranks = [
+        Rank(rank=0, totals=document.totals),
+        Rank(rank=1, status="missing", recorded=False, reason="it did not come"),
+    ]
+    said = text(page("overview").layout(run_id=store.save(document, {})))
+    assert "2 ranks, details of rank 0" in said
+    assert "Steps were recorded of 1 of 2 ranks." in said
 
 
 @pytest.mark.parametrize("name", ["overview", "finding"])
