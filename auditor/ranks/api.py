@@ -32,7 +32,7 @@ def join_ranks(
         audit: of this rank; None where it has none, which the others then need not wait for.
         wait_s: seconds that rank 0 waits for the ranks of its machine, and they for rank 0. Ranks of other machines
             that are not seen within 20 s share no folder with it, and are named as missing.
-        db: the store beside which the ranks meet; see :func:`auditor.store.location.locate`.
+        db: the store beside which the ranks meet, as ``--db``; the project's own if none is given.
         failure: why there is no audit.
 
     Raises:

@@ -18,7 +18,7 @@ def pages() -> dict[str, str]:
     keys = table(
         ("key", "type", "meaning"), ((code(a.name), code(a.annotation), a.meaning) for a in attributes(Device))
     )
-    parts = [part for device in described(BUILT_IN) for part in _device(device)]
+    parts = [part for _, device in described(BUILT_IN) for part in _device(device)]
     return {"devices.md": page("Devices", INTRODUCTION, *parts, "## Keys of a device file", keys)}
 
 
@@ -31,4 +31,6 @@ def _device(device: Device) -> Iterator[str]:
 def _value(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item:g}" for key, item in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

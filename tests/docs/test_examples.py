@@ -27,6 +27,10 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state")
 
 
+@pytest.mark.filterwarnings("ignore:::lightning")
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning")  # of torch 2.13, at lightning 2.6
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 @pytest.mark.parametrize("path", NAMES)
 @pytest.mark.usefixtures("folder", "reference_path")
 def test_the_examples_of_a_page_run(
