@@ -62,7 +62,7 @@ def test_the_budgets_of_the_example_are_read(tmp_path: Path) -> None:
     block = next(block.split("```")[0] for block in page.split("```toml")[1:] if "max_increase" in block)
     (tmp_path / "pyproject.toml").write_text(block)
     demands = file_demands(tmp_path / "pyproject.toml", [(rule.id, rule.name) for rule in load_rules()])
-    assert (len(demands.limits), len(demands.required)) == (6, 1)
+    assert (len(demands.limits), len(demands.required)) == (7, 1)
 
 
 def test_the_table_of_replacements_is_complete() -> None:
