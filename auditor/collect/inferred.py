@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 from auditor.collect.contexts import BACKWARD
 from auditor.collect.dispatched import launches_nothing
@@ -26,13 +27,14 @@ def inferred_graph(trace: Trace) -> OpGraph:
         thread: ThreadLinker(graph, i, ops, frames.get(thread), steps)
         for i, (thread, ops) in enumerate(threads.items())
     }
-    in_order = [(op.event.start, thread, op) for thread, ops in threads.items() for op in ops]
+    in_order = [(op.event.start, linkers[thread], op) for thread, ops in threads.items() for op in ops]
+    in_order.sort(key=itemgetter(0))
     pairs: list[tuple[Op, Event]] = []
     silent: set[int] = set()
-    for _, thread, foreign in sorted(in_order, key=lambda item: item[0]):
-        op = linkers[thread].add(foreign)
+    for _, linker, foreign in in_order:
+        op = linker.add(foreign)
         pairs.append((op, foreign.event))
-        if foreign.is_view or launches_nothing(op.name):
+        if foreign.call.is_view or launches_nothing(op.name):
             silent.add(op.index)
     attach_kernels(graph, trace, pairs, silent)
     _note_unknown(graph, [op for ops in threads.values() for op in ops])
@@ -48,7 +50,7 @@ def _frames(trace: Trace, threads: dict[Thread, list[ForeignOp]]) -> dict[Thread
 
 
 def _note_unknown(graph: OpGraph, ops: Sequence[ForeignOp]) -> None:
-    unknown = sum(not op.effect.known for op in ops)
+    unknown = sum(not op.call.effect.known for op in ops)
     if unknown and unknown == len(ops):
         graph.coverage.notes.append(
             "The trace holds no shapes: no edge could be inferred; record_shapes=True has them."

@@ -115,7 +115,7 @@ def _owners(launch_of: Mapping[int, Event], ops: Mapping[Thread, Nest]) -> dict[
     owner: dict[int, tuple[Thread, int]] = {}
     for thread, held in threads.items():
         held.sort()
-        for (_, correlation), i in zip(held, ops[thread].enclosing(t for t, _ in held), strict=True):
+        for (_, correlation), i in zip(held, ops[thread].enclosing([t for t, _ in held]), strict=True):
             if i >= 0:
                 owner[correlation] = (thread, i)
     return owner

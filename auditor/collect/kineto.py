@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from auditor.collect.tracefile import decode_trace, read_trace_bytes
 from auditor.errors import AuditError
@@ -177,8 +181,19 @@ def decode_launch(event: Event) -> LaunchArgs:
 def by_thread(events: Iterable[Event]) -> dict[tuple[object, object], list[Event]]:
     """Events of each (pid, tid), by start time; an enclosing event comes before what it encloses."""
     threads: dict[tuple[object, object], list[Event]] = {}
-    for event in events:
-        threads.setdefault((event.pid, event.tid), []).append(event)
-    for held in threads.values():
-        held.sort(key=lambda e: (e.start, -(e.dur or 0.0)))
-    return threads
+    for thread, run in groupby(events, attrgetter("pid", "tid")):  # a file holds long runs of one thread
+        threads.setdefault(thread, []).extend(run)
+    return {thread: _by_time(held) for thread, held in threads.items()}
+
+
+def _by_time(events: list[Event]) -> list[Event]:
+    starts, durations = times_of(events)
+    order = np.lexsort((-durations, starts))
+    return events if (np.diff(order) == 1).all() else [events[i] for i in order.tolist()]
+
+
+def times_of(events: Sequence[Event]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Start and duration of each event in microseconds, 0 where it has none."""
+    starts = np.array([event.ts for event in events], np.float64)  # None becomes NaN
+    durations = np.array([event.dur for event in events], np.float64)
+    return np.nan_to_num(starts, copy=False), np.nan_to_num(durations, copy=False)
