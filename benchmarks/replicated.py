@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-_IDS = ("correlation", "External id", "Record function id", "Python id", "Python parent id", "Ev Idx", "Sequence number")
+_IDS = (
+    "correlation", "External id", "Record function id", "Python id", "Python parent id", "Ev Idx", "Sequence number",
+)  # fmt: skip
 """Arguments of an event that name it, or another one: a copy's are its own."""
 
 
@@ -24,6 +26,7 @@ def replicate(source: Path, target: Path, copies: int) -> None:
     begin = min(event["ts"] for event in timed)
     span = max(event["ts"] + (event.get("dur") or 0) for event in timed) - begin + 1000
     width = 1 + max(_largest(event) for event in timed)
+
     def encode(value: Any) -> bytes:  # with a space behind "," and ":", as Kineto and json.dump write
         return msgspec.json.format(msgspec.json.encode(value), indent=0)
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from auditor.collect.frames import Frames
 from auditor.collect.candidate import Candidate, Read, is_odd, made_alike
+from auditor.collect.frames import Frames
 from auditor.collect.recorded_inputs import TensorSpec
 
 _KEPT = 96

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -19,15 +19,20 @@ from auditor.collect.dispatched import (
 )
 from auditor.collect.kineto import Event, OpArgs, Trace, decode_op
 from auditor.collect.nesting import Nest, Thread, nests
+from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, decode_inputs, raw_inputs, tensors_in
 from auditor.graph.model import Phase
 
+_ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler"})
 
 
+Tensors = tuple[tuple[Path, TensorSpec], ...]
+
+
 @dataclass(slots=True, frozen=True, eq=False)
-class Call:
+class CallForm:
     """What calls of one op with alike inputs share: a step makes few of them, again and again."""
 
     name: str
@@ -36,10 +41,19 @@ class Call:
     inputs: RecordedInputs
     effect: Effect
     is_view: bool
-    tensors: tuple[tuple[Path, TensorSpec], ...]
-    """Every tensor among the inputs, lists opened."""
     dispatched: bool | None
     """``None``: where it calls no other op."""
+    tensor_args: tuple[int, ...]
+    """Positions of the arguments that are tensors or hold some."""
+    reads: tuple[Tensors, Tensors]
+    """The tensors that something may have made, which weights are not: of a call outside of a linear layer, and in one.
+    """
+    activation: int
+    """Position of the activation of a linear layer, -1 where the op is none."""
+    lists: bool
+    """Whether an argument is a list of tensors."""
+    lone: bool
+    """Whether exactly one of its tensors is more than a number."""
 
 
 @dataclass(slots=True)
@@ -51,16 +65,17 @@ class ForeignOp:
 
     number: int
     event: Event
-    call: Call
+    call: CallForm
     phase: Phase
     linear: Event | None
     sequence: int
 
 
-def foreign_ops(trace: Trace) -> dict[Thread, list[ForeignOp]]:
-    """Dispatched ops of each thread, by start time."""
+def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
+    """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops."""
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    found = {thread: list(_of_thread(nest)) for thread, nest in nests(trace.cpu_ops + optimizer).items()}
+    threads = nests(trace.cpu_ops + optimizer) if optimizer else ops
+    found = {thread: list(_of_thread(nest)) for thread, nest in threads.items()}
     return {thread: ops for thread, ops in found.items() if ops}
 
 
@@ -113,14 +128,24 @@ def _op_name(name: str, backend: str) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> Call:
+def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> CallForm:
     inputs = decode_inputs(types, dims, strides, concrete)
     list_dtype = next((v.dtype for v in inputs.values if isinstance(v, TensorSpec)), "f32")
     schema = schema_for(name, inputs.types) if inputs.known else None
     dispatched = _is_dispatched(name) if schema is None else not is_composite(full_name(schema))
     effect = Effect() if dispatched is False else effect_of(name, inputs, list_dtype)
     view = is_view(name) or (schema is not None and _aliases_only(effect))
-    return Call(name, name.replace("::", ".", 1), inputs, effect, view, tuple(tensors_in(inputs.values)), dispatched)
+    tensors = tuple(tensors_in(inputs.values))
+    outside, in_linear = (
+        tuple((path, spec) for path, spec in tensors if not is_parameter(name, path[0], in_linear=linear))
+        for linear in (False, True)
+    )
+    return CallForm(
+        name, name.replace("::", ".", 1), inputs, effect, view, dispatched,
+        tuple(dict.fromkeys(path[0] for path, _ in tensors)), (outside, in_linear),
+        _ACTIVATION_OF_GEMM.get(bare(name), -1), any(len(path) > 1 for path, _ in tensors),
+        sum(bool(spec.shape) for _, spec in tensors) == 1,
+    )  # fmt: skip
 
 
 @cache

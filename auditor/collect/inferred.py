@@ -13,21 +13,22 @@ from auditor.collect.frames import Frames
 from auditor.collect.kernel_links import attach_kernels
 from auditor.collect.kineto import Event, Trace, by_thread
 from auditor.collect.linker import ThreadLinker
-from auditor.collect.nesting import Thread
+from auditor.collect.nesting import Thread, nests
 from auditor.graph.model import Op, OpGraph
 
 
 def inferred_graph(trace: Trace) -> OpGraph:
     """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls."""
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
-    threads = foreign_ops(trace)
+    ops = nests(trace.cpu_ops)
+    threads = foreign_ops(trace, ops)
     frames = _frames(trace, threads)
     steps = sorted(event.start for event in trace.annotations if event.name.startswith("ProfilerStep#"))
     linkers = {
-        thread: ThreadLinker(graph, i, ops, frames.get(thread), steps)
-        for i, (thread, ops) in enumerate(threads.items())
+        thread: ThreadLinker(graph, i, held, frames.get(thread), steps)
+        for i, (thread, held) in enumerate(threads.items())
     }
-    in_order = [(op.event.start, linkers[thread], op) for thread, ops in threads.items() for op in ops]
+    in_order = [(op.event.start, linkers[thread], op) for thread, held in threads.items() for op in held]
     in_order.sort(key=itemgetter(0))
     pairs: list[tuple[Op, Event]] = []
     silent: set[int] = set()
@@ -36,8 +37,8 @@ def inferred_graph(trace: Trace) -> OpGraph:
         pairs.append((op, foreign.event))
         if foreign.call.is_view or launches_nothing(op.name):
             silent.add(op.index)
-    attach_kernels(graph, trace, pairs, silent)
-    _note_unknown(graph, [op for ops in threads.values() for op in ops])
+    attach_kernels(graph, trace, ops, pairs, silent)
+    _note_unknown(graph, [op for held in threads.values() for op in held])
     _name_backward_modules(graph)
     return graph
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -121,6 +122,8 @@ _KINDS = {
 
 _LATEST_US = 2.0**53
 """Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
+_BARE_LIST = re.compile(rb"[ \t\r\n]*\[")
+"""The bare form of the Chrome trace format. Looked for in place: these bytes may be gigabytes."""
 _OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
 _LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs, strict=False)
 
@@ -133,7 +136,7 @@ def load_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     data = read_trace_bytes(path)
-    if data.lstrip()[:1] == b"[":  # the bare form of the Chrome trace format
+    if _BARE_LIST.match(data):
         file = _TraceFile(decode_trace(data, list[Event], path))
     else:
         file = decode_trace(data, _TraceFile, path)
@@ -188,8 +191,10 @@ def by_thread(events: Iterable[Event]) -> dict[tuple[object, object], list[Event
 
 def _by_time(events: list[Event]) -> list[Event]:
     starts, durations = times_of(events)
-    order = np.lexsort((-durations, starts))
-    return events if (np.diff(order) == 1).all() else [events[i] for i in order.tolist()]
+    later = starts[1:] > starts[:-1]
+    if (later | ((starts[1:] == starts[:-1]) & (durations[1:] <= durations[:-1]))).all():
+        return events
+    return [events[i] for i in np.lexsort((-durations, starts)).tolist()]
 
 
 def times_of(events: Sequence[Event]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

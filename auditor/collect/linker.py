@@ -5,19 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence, Set
 from functools import lru_cache
+from typing import Any
 
 from auditor.collect.candidate import NORMS, Candidate, Read
 from auditor.collect.candidates import Candidates
 from auditor.collect.dispatched import bare
-from auditor.collect.foreign_ops import Call, ForeignOp, next_compute_start
+from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.idioms import find_idioms
-from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import Arg, Op, OpGraph, Value
 
-_ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
 _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
 _PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
@@ -51,12 +50,14 @@ class ThreadLinker:
         frame = self._frame_of[foreign.number]
         place = self._frames.place(frame) if self._frames else NOWHERE
         links = self._link(foreign, place)
-        effect = _effect(call, links)
-        args = tuple([self._arg(value, (i,), links) for i, value in enumerate(call.inputs.values)])
+        effect = _effect(call, links) if call.lists else call.effect
+        args: list[Any] = list(call.inputs.values)
+        for i in call.tensor_args:
+            args[i] = self._arg(args[i], (i,), links)
         outputs, made = self._outputs(foreign, effect, args, links)
         op = self._graph.add(
             Op(
-                0, call.op_name, args, outputs, effect.overload, (),
+                0, call.op_name, tuple(args), outputs, effect.overload, (),
                 tuple([v for i in effect.writes if isinstance(v := args[i], Value)]),
                 place.module, place.module_class, place.source, foreign.phase, self._thread, foreign.sequence,
                 bool(links),
@@ -73,12 +74,9 @@ class ThreadLinker:
         links: Links = {}
         if foreign.phase == "optimizer":
             return links
-        call, in_linear = foreign.call, foreign.linear is not None
         read: Read | None = None
         linked: set[Candidate] = set()
-        for path, spec in call.tensors:
-            if is_parameter(call.name, path[0], in_linear=in_linear):
-                continue
+        for path, spec in foreign.call.reads[foreign.linear is not None]:
             reachable = self._reachable(spec, foreign.event.start, linked, listed=len(path) > 1)
             if not reachable:
                 continue
@@ -90,7 +88,7 @@ class ThreadLinker:
             linked.add(found)
         for path, candidate in links.items():
             self._note_read(candidate, foreign, path)
-        return _older_first(call, links) if len(links) > 1 else links
+        return _older_first(foreign.call, links) if len(links) > 1 else links
 
     def _reachable(self, spec: TensorSpec, time: float, linked: Set[Candidate], *, listed: bool) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
@@ -126,7 +124,7 @@ class ThreadLinker:
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""
-        if _ACTIVATION_OF_GEMM.get(bare(foreign.call.name)) == path[0]:
+        if foreign.call.activation == path[0]:
             return True
         linear = foreign.linear
         return linear is not None and foreign.call.is_view and self._next_start[foreign.number] < linear.end
@@ -195,18 +193,18 @@ class ThreadLinker:
         )  # fmt: skip
 
 
-def _effect(call: Call, links: Links) -> Effect:
+def _effect(call: CallForm, links: Links) -> Effect:
     """Kineto does not write the dtype of tensors in a list; it is that of the values they were linked to."""
     listed = next((c.spec.dtype for path, c in links.items() if len(path) > 1), "")
     return _effect_on_list(call, listed) if listed else call.effect
 
 
 @lru_cache(maxsize=65536)
-def _effect_on_list(call: Call, dtype: str) -> Effect:
+def _effect_on_list(call: CallForm, dtype: str) -> Effect:
     return effect_of(call.name, call.inputs, dtype)
 
 
-def _older_first(call: Call, links: Links) -> Links:
+def _older_first(call: CallForm, links: Links) -> Links:
     """Expressions are evaluated from left to right: of two alike operands the left one was made first."""
     first, second = links.get((0,)), links.get((1,))
     if first and second and first.op > second.op and first.spec == second.spec and bare(call.name) in _PAIRS:
@@ -214,23 +212,23 @@ def _older_first(call: Call, links: Links) -> Links:
     return links
 
 
-def _linear_of(call: Call, links: Links) -> Candidate | None:
+def _linear_of(call: CallForm, links: Links) -> Candidate | None:
     """The activation whose linear image the op makes: a GEMM with a weight, or a view, cast or scaling of one."""
     if not links:
         return None
-    name = bare(call.name)
-    position = _ACTIVATION_OF_GEMM.get(name)
-    if position is not None:
-        weight = links.get((position + 1,))
+    if call.activation >= 0:
+        weight = links.get((call.activation + 1,))
         is_weight = weight is None or (weight.value.base is not None and weight.root is None)
-        return links.get((position,)) if is_weight else None
+        return links.get((call.activation,)) if is_weight else None
     origin = links.get((0,))
-    if origin is not None and origin.linear_of is not None and (call.is_view or name in _KEEPS_LINEAR):
-        return origin.linear_of if sum(bool(spec.shape) for _, spec in call.tensors) == 1 else None
+    if origin is not None and origin.linear_of is not None and (call.is_view or bare(call.name) in _KEEPS_LINEAR):
+        return origin.linear_of if call.lone else None
     return None
 
 
 def _like_first_output(effect: Effect, links: Links) -> Candidate | None:
     """The input that has the shape of the output: ``x`` of ``x·cos``."""
-    shape = effect.outputs[0].shape if effect.outputs else None
+    if not links or not effect.outputs:
+        return None
+    shape = effect.outputs[0].shape
     return next((c for c in links.values() if c.spec.shape == shape), None)
