@@ -173,7 +173,7 @@ class Op:
     @property
     def launches(self) -> int:
         """Kernels of this op, transfers left out."""
-        return sum(not k.is_transfer for k in self.kernels)
+        return sum([not k.is_transfer for k in self.kernels]) if self.kernels else 0
 
     def __repr__(self) -> str:
         return f"<{self.index}: {self.name}>"
