@@ -11,6 +11,7 @@ from auditor.document import Document, Finding, Overhead, Run
 from auditor.engine.assemble import assemble
 from auditor.engine.claims import claim
 from auditor.engine.rules import Rule
+from auditor.graph.garbage import collection_paused
 from auditor.graph.model import OpGraph
 from auditor.selection import Selection
 
@@ -113,6 +114,7 @@ class Audit:
         return notebook(self.document)
 
 
+@collection_paused()
 def audit_graph(
     graph: OpGraph,
     *,

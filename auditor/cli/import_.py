@@ -32,17 +32,19 @@ class ImportCommand(Command):
         rules = rules_of(config)
         device = options.described_device(args)
 
+        from auditor.graph.garbage import collection_paused
         from auditor.graph.tables import to_tables
         from auditor.store import Store
 
-        with Store.open(args.db) as store:
+        with collection_paused(), Store.open(args.db) as store:
             remark(f"reading {args.trace}")
             audit = audit_trace(
                 args.trace, args.execution_trace, rules=rules, device=device, config=config,
                 name=as_text(run_name(config, args.trace)),
             )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
-        emit(audit.document, audit.graph, args.format, args.output)
+            emit(audit.document, audit.graph, args.format, args.output)
+            audit.graph.dismantle()
         remark(f"stored as {run_id}")
         return 0
 

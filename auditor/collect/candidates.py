@@ -7,67 +7,29 @@ value is computed to be read), then the most recent.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
+from auditor.collect.candidate import Candidate, Read, is_odd, made_alike
 from auditor.collect.frames import Frames
 from auditor.collect.recorded_inputs import TensorSpec
-from auditor.graph.model import Value
 
-NORMS = frozenset({"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::native_group_norm"})
 _KEPT = 96
 """Candidates kept per shape. Without Python calls nothing else ever makes a value unreachable."""
-
-
-@dataclass(slots=True, eq=False)
-class Candidate:
-    """A value made earlier. ``op`` numbers the ops of the thread; ``readers`` are the start times of its readers."""
-
-    value: Value
-    spec: TensorSpec
-    op: int
-    maker: tuple[str, str]
-    """Names of the op that made it and of the one that made what it is a view of."""
-    frame: int = -1
-    root: Candidate | None = None
-    linear_of: Candidate | None = None
-    """The activation that this is a linear image of: a weight's GEMM, then only views, casts and scaling."""
-    power_of: Candidate | None = None
-    """The value that this is a power of."""
-    source: Candidate | None = None
-    """The input of its shape that it was made from."""
-    readers: list[float] = field(default_factory=list)
-    gemms: int = 0
-    """How many of the readers are linear layers, which often share one input."""
-    stale: bool = False
-    """Overwritten in place: a newer version is among the candidates."""
-
-    @property
-    def owner(self) -> Candidate:
-        return self.root or self
+_FAR = 32
+"""Ops between two values that are not siblings, where no Python calls tell."""
+_READ, _OP = attrgetter("read"), attrgetter("op")
 
 
 @dataclass(slots=True)
-class Read:
-    """One tensor input to be linked. ``feeds_gemm``: the activation of a linear layer."""
+class _Step:
+    """What the ops of one step made, oldest first, by its looks; ``alike``: looks of one shape and layout."""
 
-    spec: TensorSpec
-    op_name: str
-    time: float
-    feeds_gemm: bool = False
-    binary: bool = False
-    """One of two alike inputs of an elementwise op."""
-    prefer: Candidate | None = None
-    avoid: Candidate | None = None
-    listed: bool = False
-    """An element of a list, where one value may stand twice."""
-    pre_norm_from: int | None = None
-    """First op of the module call, for a sum where that is a norm: the residual is what such a norm read."""
-    first_in_model: int = 0
-    """First op of the model's call: it seldom reads what the script made before, where it made an alike value."""
-    made_by_odd: Collection[int] = ()
-    """Ops whose outputs it would be odd to read here."""
+    held: dict[TensorSpec, list[Candidate]] = field(default_factory=dict)
+    alike: dict[tuple[object, ...], list[TensorSpec]] = field(default_factory=dict)
+    views: dict[int, list[Candidate]] = field(default_factory=dict)
+    """Views of a value, by the identity of that one, which they keep alive."""
 
 
 class Candidates:
@@ -78,64 +40,94 @@ class Candidates:
 
         ``steps``: when each step of the trace starts, ascending; activations do not outlive theirs.
         """
-        self._steps = list(steps)
+        self._steps = steps
+        self._begun = 0
         self._frames = frames
         self._next_start = next_start
-        self._held: dict[TensorSpec, list[Candidate]] = defaultdict(list)
+        self._step = _Step()
 
     def add(self, candidate: Candidate, time: float) -> None:
         """Hold ``candidate``, made by an op that started at ``time``; a new step drops what the last one left."""
-        if self._steps and time >= self._steps[0]:
-            self._held.clear()
-            del self._steps[: bisect_right(self._steps, time)]
-        held = self._held[candidate.spec]
+        if self._begun < len(self._steps) and time >= self._steps[self._begun]:
+            self._begun = bisect_right(self._steps, time)
+            self._step = _Step()
+        spec, step = candidate.spec, self._step
+        held = step.held.get(spec)
+        if held is None:
+            held = step.held[spec] = []
+            step.alike.setdefault((spec.shape, spec.strides), []).append(spec)
         held.append(candidate)
+        if candidate.root is not None:
+            step.views.setdefault(id(candidate.root), []).append(candidate)
         if len(held) > _KEPT:
-            held.remove(max(held, key=lambda c: (c.stale, len(c.readers), -c.op)))
+            del held[_least_wanted(held)]
 
     def looks_with_shape(self, spec: TensorSpec, time: float) -> TensorSpec | None:
         """Looks of the most recent reachable value with the shape and strides of ``spec``, whatever its dtype."""
-        alike = [s for s in self._held if s.shape == spec.shape and s.strides == spec.strides]
-        best = max(
-            (c for s in alike for c in self._reachable(s, time)), key=lambda c: (-len(c.readers), c.op), default=None
-        )
+        alike = self._step.alike.get((spec.shape, spec.strides), ())
+        best = max((c for s in alike for c in self.reachable(s, time)), key=lambda c: (-c.read, c.op), default=None)
         return best.spec if best else None
 
     def retire(self, root: Candidate) -> None:
         """Take ``root`` and its views out: an op overwrote them."""
-        for held in self._held.values():
-            for candidate in held:
-                candidate.stale = candidate.stale or candidate.owner is root
+        root.stale = True
+        for view in self._step.views.get(id(root), ()):
+            view.stale = True
 
-    def choose(self, read: Read, chosen: Sequence[Candidate]) -> Candidate | None:
-        """The most plausible value for ``read``, none of those already ``chosen`` for the same op."""
-        all_reachable = self._reachable(read.spec, read.time)
-        reachable = [c for c in all_reachable if c not in chosen] or (all_reachable if read.listed else [])
+    def reachable(self, spec: TensorSpec, time: float) -> list[Candidate]:
+        """Values that look like ``spec``, oldest first; what can be read no more is dropped for good."""
+        held = self._step.held.get(spec)
+        if not held:
+            return []
+        reachable = [c for c in held if not c.stale and (time < c.home_until or self._outlives_its_call(c, time))]
+        if len(reachable) < len(held):
+            self._step.held[spec] = reachable
+        return reachable
+
+    def choose(
+        self, read: Read, reachable: Sequence[Candidate], chosen: Collection[Candidate], *, feeds_gemm: bool
+    ) -> Candidate:
+        """The most plausible of several ``reachable`` values for ``read``, which also reads those already ``chosen``.
+
+        ``feeds_gemm``: it is the activation of a linear layer.
+        """
         if read.prefer is not None and read.prefer in reachable:
             return read.prefer
-        reachable = [c for c in reachable if c is not read.avoid] or reachable
-        if not reachable:
-            return None
-        ranks = {id(c): self._rank(c, read, reachable, chosen) for c in reachable}
-        best = min(reachable, key=lambda c: (*ranks[id(c)], -c.op))
-        tied = [c for c in reachable if ranks[id(c)] == ranks[id(best)]]
-        return self._first_sibling(best, tied, read.time)
+        if read.avoid is not None:
+            reachable = [c for c in reachable if c is not read.avoid]
+        readers = [c.read - c.gemms for c in reachable] if feeds_gemm else [c.read for c in reachable]
+        for count in sorted(set(readers)):
+            fewest = [c for c, n in zip(reachable, readers, strict=True) if n == count]
+            plausible = [c for c in fewest if not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)]
+            if plausible:
+                return self._first_sibling(plausible)
+        return self._first_sibling([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)])
 
-    def _reachable(self, spec: TensorSpec, time: float) -> list[Candidate]:
-        held = self._held.get(spec, [])
-        return [c for c in held if not c.stale and self._outlives_its_call(c, time)]
+    def _first_sibling(self, tied: Sequence[Candidate]) -> Candidate:
+        """The most recent; but of values made in parallel (q, k and v; cos and sin), code reads the first first."""
+        if len(tied) == 1:
+            return tied[0]
+        best = max(tied, key=_OP)
+        for candidate in tied:
+            near = candidate.home == best.home if self._frames is not None else best.op - candidate.op < _FAR
+            if near and candidate.read == best.read and made_alike(candidate, best):
+                return candidate
+        return best
 
     def _outlives_its_call(self, candidate: Candidate, time: float) -> bool:
-        """A call that returned hands out what it did not read itself, and what its last op made."""
-        if self._frames is None or candidate.frame < 0:
+        """A call that returned hands out what it did not read itself, and what its last op made.
+
+        The answer stands until the next call around it returns: who reads it from now on is outside of this one.
+        """
+        if self._frames is None:
+            candidate.home_until = float("inf")
             return True
-        call = self._frames.outermost_returned(candidate.frame, time)
+        call, candidate.home = self._frames.returned(candidate.frame, time)
+        candidate.home_until = self._frames.ends[candidate.home] if candidate.home >= 0 else float("inf")
         if call < 0:
             return True
-        end = self._frames.end(call)
-        if not any(reader < end for reader in candidate.readers):
-            return True
-        if self._is_last_of_call(candidate, end):
+        end = self._frames.ends[call]
+        if candidate.first_read >= end or self._is_last_of_call(candidate, end):
             return True
         candidate.stale = True  # and stays out of reach
         return False
@@ -144,48 +136,9 @@ class Candidates:
         """Whether no further op ran in the call that made ``candidate``."""
         return self._next_start[candidate.owner.op] >= end
 
-    def _rank(
-        self, candidate: Candidate, read: Read, reachable: Sequence[Candidate], chosen: Sequence[Candidate]
-    ) -> tuple[bool, int]:
-        others = len(candidate.readers) - (candidate.gemms if read.feeds_gemm else 0)
-        return (_is_odd(candidate, read, reachable, chosen), others)
 
-    def _first_sibling(self, best: Candidate, tied: Sequence[Candidate], time: float) -> Candidate:
-        """Of values made in parallel (q, k and v; cos and sin), code reads the first first."""
-        home = self._home(best, time)
-        alike = [c for c in tied if _made_alike(c, best) and len(c.readers) == len(best.readers)]
-        siblings = [c for c in alike if self._home(c, time) == home]
-        if self._frames is None:
-            siblings = [c for c in siblings if best.op - c.op < 32]
-        return min(siblings, key=lambda c: c.op)
-
-    def _home(self, candidate: Candidate, time: float) -> int:
-        return self._frames.home(candidate.frame, time) if self._frames is not None else -1
-
-
-def _made_alike(one: Candidate, other: Candidate) -> bool:
-    """By the same ops, a sine counted as a cosine."""
-    return [m.replace("sin", "cos") for m in one.maker] == [m.replace("sin", "cos") for m in other.maker]
-
-
-def _is_odd(candidate: Candidate, read: Read, reachable: Sequence[Candidate], chosen: Sequence[Candidate]) -> bool:
-    """Whether linking ``candidate`` would compute something that nobody writes, while there is an alternative.
-
-    A GEMM of a GEMM of x where x can still be read (two linear layers in a row are one); x + W x; x² · s(x²) where
-    x can be read (norms scale x); the cosine of a sine; a rotation of what the same angles rotated; f(f(x)) while y,
-    made like x, waits for its f.
-    """
-    if read.feeds_gemm and candidate.linear_of is not None:
-        return any(c.owner is candidate.linear_of.owner for c in reachable)
-    if candidate.op < read.first_in_model and any(c.op >= read.first_in_model for c in reachable):
-        return True
-    if candidate.op in read.made_by_odd or {read.op_name, candidate.maker[0]} == {"aten::cos", "aten::sin"}:
-        return True
-    if candidate.maker[0] == read.op_name and candidate.source is not None:
-        waiting = (c for c in reachable if not c.readers and c is not candidate)
-        return any(_made_alike(c, candidate.source) for c in waiting)
-    if read.pre_norm_from is not None and candidate.readers and candidate.maker[0] in NORMS:
-        return candidate.op >= read.pre_norm_from and candidate.source in reachable
-    if read.binary and candidate.power_of is not None and candidate.readers:
-        return candidate.power_of in reachable
-    return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)
+def _least_wanted(held: Sequence[Candidate]) -> int:
+    """Place of one that can be read no more; else of that with the most readers, the oldest of them."""
+    dead = next((i for i, c in enumerate(held) if c.stale), -1)
+    reads = list(map(_READ, held))
+    return dead if dead >= 0 else reads.index(max(reads))

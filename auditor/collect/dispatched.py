@@ -33,12 +33,14 @@ METADATA_IN_PLACE = frozenset({
 """Ops that change a tensor's shape or flags in place and write no element: views, whatever their schema says."""
 
 
+@cache
 def namespace(name: str) -> str:
     """``aten`` of ``aten::add`` or of ``aten.add``; ``""`` for a plain annotation."""
     head, separator, _ = name.replace("::", ".").partition(".")
     return head if separator else ""
 
 
+@cache
 def bare(name: str) -> str:
     """``add`` of ``aten::add`` or of ``aten.add``."""
     return name.replace("::", ".").partition(".")[2]
@@ -124,6 +126,7 @@ def returns_alias(schema: torch._C.FunctionSchema) -> bool:
     return bool(schema.returns) and not writes and all(r.alias_info is not None for r in schema.returns)
 
 
+@cache
 def launches_nothing(name: str) -> bool:
     """Whether op ``aten.empty`` only allocates, describes or reads back to the host: no kernel of a CPU-only run."""
     return bare(name) in _ALLOCATIONS | _HOST_SYNCS | METADATA_IN_PLACE

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from auditor.collect.contexts import BACKWARD, OPTIMIZER
 from auditor.collect.dispatched import (
@@ -18,11 +20,41 @@ from auditor.collect.dispatched import (
 )
 from auditor.collect.kineto import Event, OpArgs, Trace, decode_op
 from auditor.collect.nesting import Nest, Thread, nests
+from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
-from auditor.collect.recorded_inputs import RecordedInputs, TensorSpec, decode_inputs
+from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, decode_inputs, raw_inputs, tensors_in
 from auditor.graph.model import Phase
 
+_ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler"})
+
+
+Tensors = tuple[tuple[Path, TensorSpec], ...]
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class CallForm:
+    """What calls of one op with alike inputs share: a step makes few of them, again and again."""
+
+    name: str
+    op_name: str
+    """``aten.add``, as the op graph writes ``aten::add``."""
+    inputs: RecordedInputs
+    effect: Effect
+    is_view: bool
+    dispatched: bool | None
+    """``None``: where it calls no other op."""
+    tensor_args: tuple[int, ...]
+    """Positions of the arguments that are tensors or hold some."""
+    reads: tuple[Tensors, Tensors]
+    """The tensors that something may have made, which weights are not: of a call outside of a linear layer, and in one.
+    """
+    activation: int
+    """Position of the activation of a linear layer, -1 where the op is none."""
+    lists: bool
+    """Whether an argument is a list of tensors."""
+    lone: bool
+    """Whether exactly one of its tensors is more than a number."""
 
 
 @dataclass(slots=True)
@@ -34,24 +66,18 @@ class ForeignOp:
 
     number: int
     event: Event
-    name: str
-    inputs: RecordedInputs
-    effect: Effect
+    call: CallForm
     phase: Phase
     linear: Event | None
     sequence: int
-    is_view: bool
-
-    @property
-    def op_name(self) -> str:
-        return self.name.replace("::", ".", 1)
 
 
-def foreign_ops(trace: Trace) -> dict[Thread, list[ForeignOp]]:
-    """Dispatched ops of each thread, by start time."""
+def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
+    """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops."""
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    backward = sorted(e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD))
-    found = {thread: list(_of_thread(nest, backward)) for thread, nest in nests(trace.cpu_ops + optimizer).items()}
+    backward = sorted(e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD)) if optimizer else []
+    threads = nests(trace.cpu_ops + optimizer) if optimizer else ops
+    found = {thread: list(_of_thread(nest, backward)) for thread, nest in threads.items()}
     return {thread: ops for thread, ops in found.items() if ops}
 
 
@@ -74,21 +100,25 @@ class _Around:
 def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
     """``backward``: when backward nodes start, of all threads, in order."""
     state: list[_Around] = []
+    outside = _Around()
     has_children = set(nest.parent)
     number = 0
-    for i, event in enumerate(nest.events):
-        outer = state[nest.parent[i]].at(event.start) if nest.parent[i] >= 0 else _Around()
+    for i, (event, parent) in enumerate(zip(nest.events, nest.parent, strict=True)):
+        outer = state[parent] if parent >= 0 else outside
+        if outer.closure:
+            outer = outer.at(event.start)
         if outer.taken:
             state.append(outer)
             continue
         args = decode_op(event)
         inner = _enter(event, args, outer, backward)
-        name = _op_name(event, args)
-        if name and _is_dispatched(name, decode_inputs(args), i in has_children):
-            inner.taken = True
-            yield _make(number, event, name, args, outer, inner)
-            number += 1
         state.append(inner)
+        name = _op_name(event.name, args.kernel_backend)
+        call = _call(name, *raw_inputs(args)) if name else None
+        if call and (call.dispatched or (call.dispatched is None and i not in has_children)):
+            inner.taken = True
+            yield ForeignOp(number, event, call, outer.phase, outer.linear, inner.sequence)
+            number += 1
 
 
 def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _Around:
@@ -103,32 +133,43 @@ def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _
     return _Around(outer.phase, linear, outer.sequence if backward else args.sequence_number)
 
 
-def _op_name(event: Event, args: OpArgs) -> str:
-    if args.kernel_backend == "triton" and "::" not in event.name:
-        return f"triton::{event.name}"
-    return "" if namespace(event.name) in _NOT_OPS or "::" not in event.name else event.name
+@lru_cache(maxsize=65536)
+def _op_name(name: str, backend: str) -> str:
+    if backend == "triton" and "::" not in name:
+        return f"triton::{name}"
+    return "" if namespace(name) in _NOT_OPS or "::" not in name else name
 
 
-def _is_dispatched(name: str, inputs: RecordedInputs, has_children: bool) -> bool:
-    """Composite by the overload that fits the inputs; where none can be told, by every overload that reads only."""
+@lru_cache(maxsize=65536)
+def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> CallForm:
+    inputs = decode_inputs(types, dims, strides, concrete)
+    list_dtype = next((v.dtype for v in inputs.values if isinstance(v, TensorSpec)), "f32")
     schema = schema_for(name, inputs.types) if inputs.known else None
-    if schema is not None:
-        return not is_composite(full_name(schema))
+    dispatched = _is_dispatched(name) if schema is None else not is_composite(full_name(schema))
+    effect = Effect() if dispatched is False else effect_of(name, inputs, list_dtype)
+    view = is_view(name) or (schema is not None and _aliases_only(effect))
+    tensors = tuple(tensors_in(inputs.values))
+    outside, in_linear = (
+        tuple((path, spec) for path, spec in tensors if not is_parameter(name, path[0], in_linear=linear))
+        for linear in (False, True)
+    )
+    return CallForm(
+        name, name.replace("::", ".", 1), inputs, effect, view, dispatched,
+        tuple(dict.fromkeys(path[0] for path, _ in tensors)), (outside, in_linear),
+        _ACTIVATION_OF_GEMM.get(bare(name), -1), any(len(path) > 1 for path, _ in tensors),
+        sum(bool(spec.shape) for _, spec in tensors) == 1,
+    )  # fmt: skip
+
+
+@cache
+def _is_dispatched(name: str) -> bool | None:
+    """By every overload that reads only: no, where all are composite; ``None`` where some are."""
     known = {is_composite(full_name(s)) for s in overloads(name) if not _is_out(s.overload_name)}
-    return not known or known == {False} or (len(known) == 2 and not has_children)
+    return True if not known or known == {False} else None if len(known) == 2 else False
 
 
 def _is_out(overload: str) -> bool:
     return overload == "out" or overload.endswith("_out")
-
-
-def _make(number: int, event: Event, name: str, args: OpArgs, outer: _Around, inner: _Around) -> ForeignOp:
-    inputs = decode_inputs(args)
-    list_dtype = next((v.dtype for v in inputs.values if isinstance(v, TensorSpec)), "f32")
-    effect = effect_of(name, inputs, list_dtype)
-    schema = schema_for(name, inputs.types) if inputs.known else None
-    view = is_view(name) or (schema is not None and _aliases_only(effect))
-    return ForeignOp(number, event, name, inputs, effect, outer.phase, outer.linear, inner.sequence, view)
 
 
 def _aliases_only(effect: Effect) -> bool:
@@ -141,15 +182,12 @@ def next_compute_start(ops: Sequence[ForeignOp]) -> list[float]:
     following = float("inf")
     for op in reversed(ops):
         starts.append(following)
-        if not op.is_view:
+        if not op.call.is_view:
             following = op.event.start
     return starts[::-1]
 
 
 def kinds_without_outputs(ops: Iterable[ForeignOp]) -> list[str]:
     """Names of ops whose outputs could not be told, most frequent first."""
-    counts: dict[str, int] = {}
-    for op in ops:
-        if not op.effect.known:
-            counts[bare(op.name)] = counts.get(bare(op.name), 0) + 1
-    return sorted(counts, key=lambda name: -counts[name])
+    counts = Counter(bare(op.call.name) for op in ops if not op.call.effect.known)
+    return [name for name, _ in counts.most_common()]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from auditor.collect.kineto import Event
 from auditor.collect.nesting import Nest
@@ -17,74 +19,82 @@ _NOT_USERS = re.compile(
 """Files that are nobody's model code: PyTorch's own, the interpreter's, frozen modules."""
 
 
+@dataclass(slots=True)
+class Place:
+    """What the calls around a frame, and itself, say of it.
+
+    ``module`` is the path of nested module calls (``Decoder_0.Norm_3``), ``module_class`` the innermost's class;
+    ``model_start`` and ``module_start`` are when the outermost and the innermost of them began. ``source`` is the
+    innermost function that is not PyTorch's; its line is where it is defined, as the profiler writes it.
+    """
+
+    module: str = ""
+    module_class: str = ""
+    model_start: float | None = None
+    module_start: float | None = None
+    source: Source | None = None
+
+
+NOWHERE = Place()
+
+
 class Frames:
     """Call tree of one thread, from ``python_function`` events. Frame -1 is outside every recorded call."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._nest = Nest(events)
-        self._modules: dict[int, tuple[str, str]] = {-1: ("", "")}
-        self._sources: dict[int, Source | None] = {-1: None}
+        self._places = {-1: NOWHERE}
+        self.ends = self._nest.ends
+        """When each call returned, in microseconds."""
 
     def at(self, times: Sequence[float]) -> list[int]:
-        """Innermost frame at each of ``times`` (ascending)."""
+        """Innermost frame at each of ``times``."""
         return self._nest.enclosing(times)
 
-    def end(self, frame: int) -> float:
-        """When the call returned, in microseconds."""
-        return self._nest.events[frame].end
+    def returned(self, frame: int, time: float) -> tuple[int, int]:
+        """The outermost call around ``frame`` that has returned by ``time``, and the innermost that is still open.
 
-    def outermost_returned(self, frame: int, time: float) -> int:
-        """The outermost call around ``frame`` that has returned by ``time``, -1 where ``frame`` is still open."""
-        events, parent, found = self._nest.events, self._nest.parent, -1
-        while frame >= 0 and events[frame].end <= time:
+        Either is -1 where there is none.
+        """
+        ends, parent, found = self.ends, self._nest.parent, -1
+        while frame >= 0 and ends[frame] <= time:
             found, frame = frame, parent[frame]
-        return found
+        return found, frame
 
-    def home(self, frame: int, time: float) -> int:
-        """The innermost call around ``frame`` that is still open at ``time``."""
-        returned = self.outermost_returned(frame, time)
-        return frame if returned < 0 else self._nest.parent[returned]
+    def place(self, frame: int) -> Place:
+        """Module and source of a frame; frames that add nothing share the place of the call around them."""
+        places, parent = self._places, self._nest.parent
+        unseen: list[int] = []
+        while frame not in places:
+            unseen.append(frame)
+            frame = parent[frame]
+        place = places[frame]
+        for inner in reversed(unseen):
+            place = places[inner] = self._inside(place, inner)
+        return place
 
-    def module(self, frame: int) -> tuple[str, str]:
-        """Path of nested module calls (``Decoder_0.Norm_3``) and the innermost's class."""
-        for inner in self._unseen(frame, self._modules):
-            path, class_ = self._modules[self._nest.parent[inner]]
-            name = self._nest.events[inner].name
-            if name.startswith(_MODULE):
-                name = name[len(_MODULE) :]
-                path, class_ = f"{path}.{name}" if path else name, re.sub(r"_\d+$", "", name)
-            self._modules[inner] = (path, class_)
-        return self._modules[frame]
+    def _inside(self, around: Place, frame: int) -> Place:
+        name = self._nest.events[frame].name
+        if name.startswith(_MODULE):
+            name = name[len(_MODULE) :]
+            start = self._nest.starts[frame]
+            return Place(
+                f"{around.module}.{name}" if around.module else name, _class_of(name),
+                start if around.model_start is None else around.model_start, start, around.source,
+            )  # fmt: skip
+        source = _source(name)
+        if source is None or source is around.source:
+            return around
+        return Place(around.module, around.module_class, around.model_start, around.module_start, source)
 
-    def model_start(self, frame: int) -> float | None:
-        """When the outermost module call around ``frame`` began."""
-        found = None
-        while frame >= 0:
-            if self._nest.events[frame].name.startswith(_MODULE):
-                found = self._nest.events[frame].start
-            frame = self._nest.parent[frame]
-        return found
 
-    def module_start(self, frame: int) -> float | None:
-        """When the innermost module call around ``frame`` began."""
-        while frame >= 0 and not self._nest.events[frame].name.startswith(_MODULE):
-            frame = self._nest.parent[frame]
-        return self._nest.events[frame].start if frame >= 0 else None
+@lru_cache(maxsize=65536)
+def _class_of(module: str) -> str:
+    return re.sub(r"_\d+$", "", module)
 
-    def source(self, frame: int) -> Source | None:
-        """The innermost function that is not PyTorch's; the line is where it is defined, as the profiler writes it."""
-        for inner in self._unseen(frame, self._sources):
-            place = _PLACE.fullmatch(self._nest.events[inner].name)
-            if place and not _NOT_USERS.search(place[1]):
-                self._sources[inner] = Source(place[1], int(place[2]), place[3])
-            else:
-                self._sources[inner] = self._sources[self._nest.parent[inner]]
-        return self._sources[frame]
 
-    def _unseen(self, frame: int, seen: Container[int]) -> list[int]:
-        """Calls around ``frame`` (with itself) that are not in ``seen``, outermost first."""
-        chain: list[int] = []
-        while frame not in seen:
-            chain.append(frame)
-            frame = self._nest.parent[frame]
-        return chain[::-1]
+@lru_cache(maxsize=65536)
+def _source(name: str) -> Source | None:
+    """The user's function that a call of this name is, ``None`` for PyTorch's and what is no function."""
+    place = _PLACE.fullmatch(name)
+    return Source(place[1], int(place[2]), place[3]) if place and not _NOT_USERS.search(place[1]) else None

@@ -33,7 +33,7 @@ class Idioms:
 
 def find_idioms(ops: Sequence[ForeignOp]) -> Idioms:
     """Idioms among the ops of one thread."""
-    compute = [op for op in ops if not op.is_view]
+    compute = [op for op in ops if not op.call.is_view]
     found = Idioms()
     for first, second, total in _rotations(compute):
         found.product_of.update((number, first) for number in range(first + 1, second))
@@ -47,24 +47,24 @@ def find_idioms(ops: Sequence[ForeignOp]) -> Idioms:
 def _rotations(compute: Sequence[ForeignOp]) -> Iterator[tuple[int, int, int]]:
     """Numbers of the two products and the sum."""
     for i, product in enumerate(compute):
-        if bare(product.name) != "mul":
+        if bare(product.call.name) != "mul":
             continue
         j = i + 1
-        while j < len(compute) and j - i <= _LONGEST and bare(compute[j].name) in _REARRANGE:
+        while j < len(compute) and j - i <= _LONGEST and bare(compute[j].call.name) in _REARRANGE:
             j += 1
         if j > i + 1 and j + 1 < len(compute) and _closes(product, compute[j], compute[j + 1]):
             yield product.number, compute[j].number, compute[j + 1].number
 
 
 def _closes(first: ForeignOp, second: ForeignOp, total: ForeignOp) -> bool:
-    if bare(second.name) != "mul" or bare(total.name) not in _SUMS:
+    if bare(second.call.name) != "mul" or bare(total.call.name) not in _SUMS:
         return False
-    return len({op.effect.outputs[0].shape for op in (first, second, total) if op.effect.outputs}) == 1
+    return len({op.call.effect.outputs[0].shape for op in (first, second, total) if op.call.effect.outputs}) == 1
 
 
 def _gelus(compute: Sequence[ForeignOp]) -> Iterator[tuple[int, int]]:
     """Numbers of ``0.5·x`` and of ``x + …``."""
-    names = [bare(op.name) for op in compute]
+    names = [bare(op.call.name) for op in compute]
     for i in range(len(names) - len(_GELU) + 1):
         if names[i] == "mul" and tuple(names[i : i + len(_GELU)]) == _GELU:
             yield compute[i].number, compute[i + 3].number

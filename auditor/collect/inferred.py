@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import itemgetter
 
 from auditor.collect.contexts import BACKWARD
 from auditor.collect.dispatched import launches_nothing
@@ -12,30 +13,32 @@ from auditor.collect.frames import Frames
 from auditor.collect.kernel_links import attach_kernels
 from auditor.collect.kineto import Event, Trace, by_thread
 from auditor.collect.linker import ThreadLinker
-from auditor.collect.nesting import Thread
+from auditor.collect.nesting import Thread, nests
 from auditor.graph.model import Op, OpGraph
 
 
 def inferred_graph(trace: Trace) -> OpGraph:
     """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls."""
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
-    threads = foreign_ops(trace)
+    ops = nests(trace.cpu_ops)
+    threads = foreign_ops(trace, ops)
     frames = _frames(trace, threads)
     steps = sorted(event.start for event in trace.annotations if event.name.startswith("ProfilerStep#"))
     linkers = {
-        thread: ThreadLinker(graph, i, ops, frames.get(thread), steps)
-        for i, (thread, ops) in enumerate(threads.items())
+        thread: ThreadLinker(graph, i, held, frames.get(thread), steps)
+        for i, (thread, held) in enumerate(threads.items())
     }
-    in_order = [(op.event.start, thread, op) for thread, ops in threads.items() for op in ops]
+    in_order = [(op.event.start, linkers[thread], op) for thread, held in threads.items() for op in held]
+    in_order.sort(key=itemgetter(0))
     pairs: list[tuple[Op, Event]] = []
     silent: set[int] = set()
-    for _, thread, foreign in sorted(in_order, key=lambda item: item[0]):
-        op = linkers[thread].add(foreign)
+    for _, linker, foreign in in_order:
+        op = linker.add(foreign)
         pairs.append((op, foreign.event))
-        if foreign.is_view or launches_nothing(op.name):
+        if foreign.call.is_view or launches_nothing(op.name):
             silent.add(op.index)
-    attach_kernels(graph, trace, pairs, silent)
-    _note_unknown(graph, [op for ops in threads.values() for op in ops])
+    attach_kernels(graph, trace, ops, pairs, silent)
+    _note_unknown(graph, [op for held in threads.values() for op in held])
     _name_backward_modules(graph)
     return graph
 
@@ -48,7 +51,7 @@ def _frames(trace: Trace, threads: dict[Thread, list[ForeignOp]]) -> dict[Thread
 
 
 def _note_unknown(graph: OpGraph, ops: Sequence[ForeignOp]) -> None:
-    unknown = sum(not op.effect.known for op in ops)
+    unknown = sum(not op.call.effect.known for op in ops)
     if unknown and unknown == len(ops):
         graph.coverage.notes.append(
             "The trace holds no shapes: no edge could be inferred; record_shapes=True has them."

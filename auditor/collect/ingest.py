@@ -15,11 +15,13 @@ from auditor.collect.kineto import Event, Trace, load_trace
 from auditor.collect.observed import observed_graph
 from auditor.collect.timing import apply_timing
 from auditor.errors import AuditError
+from auditor.graph.garbage import collection_paused
 from auditor.graph.model import OpGraph
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 
 
+@collection_paused()
 def graph_from_recording(folder: Path) -> OpGraph:
     """Op graph of a recorded run: edges from its graph pass, kernel times from its timing passes.
 
@@ -50,6 +52,7 @@ def _timing_files(folder: Path) -> list[Path]:
     return found
 
 
+@collection_paused()
 def graph_from_trace(path: Path, execution_trace: Path | None = None) -> OpGraph:
     """Op graph of a trace that something else recorded; edges are inferred where there is no execution trace.
 

@@ -6,12 +6,12 @@ Kernels are never matched by ``External id``: in the 1.12-2.2 era it equals the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from auditor.collect.kineto import Event, LaunchArgs, Trace, decode_launch
-from auditor.collect.nesting import Nest, Thread, nests
+from auditor.collect.nesting import Nest, Thread
 from auditor.graph.model import Coverage, HostCall, Kernel, Op, OpGraph
 
 Unlinked = Literal["before_window", "graph_replayed", "outside_ops"]
@@ -37,9 +37,10 @@ def link_kernels(trace: Trace, ops: Mapping[Thread, Nest], origin_us: float) -> 
     links = Links(coverage=Coverage(kernels=len(trace.kernels)))
     launch_of = _launches(trace)
     owner = _owners(launch_of, ops)
-    replayed = _replayed(trace, launch_of)
-    for event in sorted(trace.kernels + trace.memory, key=lambda e: e.start):
-        args = decode_launch(event)
+    kernels = [(event, decode_launch(event)) for event in trace.kernels]
+    replayed = _replayed((args.correlation for _, args in kernels), launch_of)
+    kernels += [(event, decode_launch(event)) for event in trace.memory]
+    for event, args in sorted(kernels, key=lambda held: held[0].start):
         kernel = _kernel(event, args, origin_us)
         home = owner.get(args.correlation)
         if event.cat is not None and event.cat.lower() != "kernel":
@@ -54,16 +55,23 @@ def link_kernels(trace: Trace, ops: Mapping[Thread, Nest], origin_us: float) -> 
     return links
 
 
-def attach_kernels(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Event]], silent: Container[int]) -> None:
+def attach_kernels(
+    graph: OpGraph,
+    trace: Trace,
+    ops: Mapping[Thread, Nest],
+    pairs: Sequence[tuple[Op, Event]],
+    silent: Container[int],
+) -> None:
     """Give the kernels of ``trace`` to the ops of ``graph``; ``pairs`` holds each op with its own event.
 
+    ``ops`` are the nests of the trace's ops.
     Without a device each op counts as one kernel, but for those whose index is in ``silent``.
     """
     graph.device_kind, graph.device_name = trace.device_kind, trace.device_name
     graph.device_properties = trace.device.properties
     origin = min((event.start for event in (*trace.cpu_ops, *trace.kernels)), default=0.0)
     if graph.device_kind != "cpu":
-        _attach_launched(graph, trace, pairs, origin)
+        _attach_launched(graph, trace, ops, pairs, origin)
         return
     for op, event in pairs:
         if op.index not in silent:
@@ -71,8 +79,9 @@ def attach_kernels(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Event
     graph.coverage.kernels = graph.coverage.linked = graph.kernels
 
 
-def _attach_launched(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Event]], origin_us: float) -> None:
-    ops = nests(trace.cpu_ops)
+def _attach_launched(
+    graph: OpGraph, trace: Trace, ops: Mapping[Thread, Nest], pairs: Sequence[tuple[Op, Event]], origin_us: float
+) -> None:
     links = link_kernels(trace, ops, origin_us)
     op_of = {id(event): op for op, event in pairs}
     for (thread, index), kernels in links.by_op.items():
@@ -87,7 +96,8 @@ def _attach_launched(graph: OpGraph, trace: Trace, pairs: Sequence[tuple[Op, Eve
     graph.unlinked, graph.coverage = links.unlinked, links.coverage
     for op, event in pairs:
         op.host = HostCall(event.start - origin_us, event.dur or 0.0)
-        op.kernels = tuple(sorted(op.kernels, key=lambda k: k.start_us))
+        if len(op.kernels) > 1:
+            op.kernels = tuple(sorted(op.kernels, key=lambda k: k.start_us))
 
 
 def _op_around(nest: Nest, index: int, op_of: Mapping[int, Op]) -> Op | None:
@@ -117,15 +127,15 @@ def _owners(launch_of: Mapping[int, Event], ops: Mapping[Thread, Nest]) -> dict[
     owner: dict[int, tuple[Thread, int]] = {}
     for thread, held in threads.items():
         held.sort()
-        for (_, correlation), i in zip(held, ops[thread].enclosing(t for t, _ in held), strict=True):
+        for (_, correlation), i in zip(held, ops[thread].enclosing([t for t, _ in held]), strict=True):
             if i >= 0:
                 owner[correlation] = (thread, i)
     return owner
 
 
-def _replayed(trace: Trace, launch_of: Mapping[int, Event]) -> set[int]:
+def _replayed(correlations: Iterable[int], launch_of: Mapping[int, Event]) -> set[int]:
     """Correlation ids of graph launches; without the launch in the file, those that many kernels share."""
-    shared = Counter(decode_launch(event).correlation for event in trace.kernels)
+    shared = Counter(correlations)
     by_name = {c for c, event in launch_of.items() if event.name in GRAPH_LAUNCHES}
     return by_name | {c for c, n in shared.items() if n > 1 and c not in launch_of}
 

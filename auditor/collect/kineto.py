@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from auditor.collect.trace_devices import Device, decode_devices
 from auditor.collect.tracefile import decode_trace, read_trace_bytes
@@ -128,6 +133,8 @@ EXPORT = "fusion-audit"
 """Who made a trace, in the ``otherData`` of those that are exported."""
 _LATEST_US = 2.0**53
 """Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
+_BARE_LIST = re.compile(rb"[ \t\r\n]*\[")
+"""The bare form of the Chrome trace format. Looked for in place: these bytes may be gigabytes."""
 _OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
 _LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs, strict=False)
 
@@ -140,7 +147,7 @@ def load_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     data = read_trace_bytes(path)
-    if data.lstrip()[:1] == b"[":  # the bare form of the Chrome trace format
+    if _BARE_LIST.match(data):
         file = _TraceFile(decode_trace(data, list[Event], path))
     else:
         file = decode_trace(data, _TraceFile, path)
@@ -202,8 +209,21 @@ def decode_launch(event: Event) -> LaunchArgs:
 def by_thread(events: Iterable[Event]) -> dict[tuple[object, object], list[Event]]:
     """Events of each (pid, tid), by start time; an enclosing event comes before what it encloses."""
     threads: dict[tuple[object, object], list[Event]] = {}
-    for event in events:
-        threads.setdefault((event.pid, event.tid), []).append(event)
-    for held in threads.values():
-        held.sort(key=lambda e: (e.start, -(e.dur or 0.0)))
-    return threads
+    for thread, run in groupby(events, attrgetter("pid", "tid")):  # a file holds long runs of one thread
+        threads.setdefault(thread, []).extend(run)
+    return {thread: _by_time(held) for thread, held in threads.items()}
+
+
+def _by_time(events: list[Event]) -> list[Event]:
+    starts, durations = times_of(events)
+    later = starts[1:] > starts[:-1]
+    if (later | ((starts[1:] == starts[:-1]) & (durations[1:] <= durations[:-1]))).all():
+        return events
+    return [events[i] for i in np.lexsort((-durations, starts)).tolist()]
+
+
+def times_of(events: Sequence[Event]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Start and duration of each event in microseconds, 0 where it has none."""
+    starts = np.array([event.ts for event in events], np.float64)  # None becomes NaN
+    durations = np.array([event.dur for event in events], np.float64)
+    return np.nan_to_num(starts, copy=False), np.nan_to_num(durations, copy=False)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence, Set
+from functools import lru_cache
+from typing import Any
 
-from auditor.collect.candidates import NORMS, Candidate, Candidates, Read
+from auditor.collect.candidate import NORMS, Candidate, Read
+from auditor.collect.candidates import Candidates
 from auditor.collect.dispatched import bare
-from auditor.collect.foreign_ops import ForeignOp, next_compute_start
-from auditor.collect.frames import Frames
+from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
+from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.idioms import find_idioms
-from auditor.collect.parameters import is_parameter
-from auditor.collect.propagate import effect_of
-from auditor.collect.recorded_inputs import Recorded, TensorSpec
+from auditor.collect.propagate import Effect, effect_of
+from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import Arg, Op, OpGraph, Value
 
-_ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
 _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
 _PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
 
-Path = tuple[int, ...]
-"""Position of an argument; of an element of a list argument: two numbers."""
+Links = dict[Path, Candidate]
+"""What each tensor input was linked to."""
 
 
 class ThreadLinker:
@@ -35,131 +35,156 @@ class ThreadLinker:
         self._thread = thread
         self._device = graph.device_kind
         self._frames = frames
-        self._frame_of = frames.at([op.event.start for op in ops]) if frames else [-1] * len(ops)
         self._starts = [op.event.start for op in ops]
-        self._names = [op.name for op in ops]
+        self._frame_of = frames.at(self._starts) if frames else [-1] * len(ops)
+        self._names = [op.call.name for op in ops]
         self._next_start = next_compute_start(ops)
         self._candidates = Candidates(frames, self._next_start, steps)
         self._idioms = find_idioms(ops)
+        self._awaited = frozenset(self._idioms.product_of.values())
         self._waiting: dict[int, tuple[Candidate | None, Candidate | None]] = {}
 
     def add(self, foreign: ForeignOp) -> Op:
         """Link ``foreign`` and append it to the graph."""
-        links = self._link(foreign)
-        foreign = _with_list_dtype(foreign, links)
-        args = tuple(self._arg(value, (i,), links) for i, value in enumerate(foreign.inputs.values))
-        for path, candidate in links.items():
-            candidate.readers.append(foreign.event.start)
-            candidate.gemms += self._feeds_gemm(foreign, path)
-        outputs, made = self._outputs(foreign, args, links)
+        call = foreign.call
         frame = self._frame_of[foreign.number]
-        module, class_ = self._frames.module(frame) if self._frames else ("", "")
+        place = self._frames.place(frame) if self._frames else NOWHERE
+        links = self._link(foreign, place)
+        effect = _effect(call, links) if call.lists else call.effect
+        args: list[Any] = list(call.inputs.values)
+        for i in call.tensor_args:
+            args[i] = self._arg(args[i], (i,), links)
+        outputs, made = self._outputs(foreign, effect, args, links)
         op = self._graph.add(
             Op(
-                0, foreign.op_name, args, outputs, foreign.effect.overload,
-                mutates=tuple(v for i in foreign.effect.writes if isinstance(v := args[i], Value)),
-                module=module, module_class=class_, source=self._frames.source(frame) if self._frames else None,
-                phase=foreign.phase, thread=self._thread, sequence=foreign.sequence, inferred=bool(links),
+                0, call.op_name, tuple(args), outputs, effect.overload, (),
+                tuple([v for i in effect.writes if isinstance(v := args[i], Value)]),
+                place.module, place.module_class, place.source, foreign.phase, self._thread, foreign.sequence,
+                bool(links),
             )
         )  # fmt: skip
         for candidate in made:
             self._candidates.add(candidate, foreign.event.start)
-        self._waiting[foreign.number] = (_like_first_output(foreign, links), made[0] if made else None)
+        if foreign.number in self._awaited:
+            self._waiting[foreign.number] = (_like_first_output(effect, links), made[0] if made else None)
         return op
 
-    def _link(self, foreign: ForeignOp) -> dict[Path, Candidate]:
+    def _link(self, foreign: ForeignOp, place: Place) -> Links:
         """Candidate of every tensor input that has one. Optimizers read parameters and gradients, made elsewhere."""
-        links: dict[Path, Candidate] = {}
+        links: Links = {}
         if foreign.phase == "optimizer":
             return links
-        for path, spec in _tensors(foreign.inputs.values):
-            if is_parameter(foreign.name, path[0], in_linear=foreign.linear is not None):
+        read: Read | None = None
+        linked: set[Candidate] = set()
+        for path, spec in foreign.call.reads[foreign.linear is not None]:
+            reachable = self._reachable(spec, foreign.event.start, linked, listed=len(path) > 1)
+            if not reachable:
                 continue
-            looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, foreign.event.start)
-            candidate = self._candidates.choose(self._read(foreign, path, looks), [*links.values()]) if looks else None
-            if candidate is not None:
-                links[path] = candidate
-        return _older_first(foreign, links)
+            found = reachable[0]
+            if len(reachable) > 1:
+                read = read or self._read(foreign, place)
+                found = self._candidates.choose(read, reachable, linked, feeds_gemm=self._feeds_gemm(foreign, path))
+            links[path] = found
+            linked.add(found)
+        for path, candidate in links.items():
+            self._note_read(candidate, foreign, path)
+        return _older_first(foreign.call, links) if len(links) > 1 else links
 
-    def _read(self, foreign: ForeignOp, path: Path, spec: TensorSpec) -> Read:
+    def _reachable(self, spec: TensorSpec, time: float, linked: Set[Candidate], *, listed: bool) -> list[Candidate]:
+        """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
+        looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, time)
+        reachable = self._candidates.reachable(looks, time) if looks else []
+        if not linked:
+            return reachable
+        others = [c for c in reachable if c not in linked]
+        return others if others or not listed else reachable
+
+    def _read(self, foreign: ForeignOp, place: Place) -> Read:
+        name = bare(foreign.call.name)
         prefer, avoid = self._waiting.get(self._idioms.product_of.get(foreign.number, -1), (None, None))
-        rotated = self._idioms.sums if foreign.number in self._idioms.products else frozenset[int]()
         return Read(
-            spec, foreign.name, foreign.event.start, feeds_gemm=self._feeds_gemm(foreign, path),
-            binary=bare(foreign.name) in _PAIRS, listed=len(path) > 1,
-            pre_norm_from=self._norm_that_begins(foreign) if bare(foreign.name) in ("add", "add_") else None,
-            first_in_model=self._first_in_model(foreign), prefer=prefer, avoid=avoid, made_by_odd=rotated,
+            foreign.call.name, name in _PAIRS, prefer, avoid,
+            self._norm_that_begins(place.module_start) if name in ("add", "add_") else None,
+            self._first_since(place.model_start),
+            self._idioms.sums if foreign.number in self._idioms.products else (),
         )  # fmt: skip
 
-    def _first_in_model(self, foreign: ForeignOp) -> int:
-        begin = self._frames.model_start(self._frame_of[foreign.number]) if self._frames else None
+    def _first_since(self, begin: float | None) -> int:
         return bisect_left(self._starts, begin) if begin is not None else 0
 
-    def _norm_that_begins(self, foreign: ForeignOp) -> int | None:
-        """Number of the first op of the module call around ``foreign``, where that is a norm."""
-        begin = self._frames.module_start(self._frame_of[foreign.number]) if self._frames else None
-        first = bisect_left(self._starts, begin) if begin is not None else None
-        return first if first is not None and self._names[first] in NORMS else None
+    def _norm_that_begins(self, begin: float | None) -> int | None:
+        """Number of the first op of the module call that began then, where that is a norm."""
+        first = self._first_since(begin)
+        return first if begin is not None and self._names[first] in NORMS else None
+
+    def _note_read(self, candidate: Candidate, foreign: ForeignOp, path: Path) -> None:
+        candidate.first_read = min(candidate.first_read, foreign.event.start)
+        candidate.read += 1
+        candidate.gemms += self._feeds_gemm(foreign, path)
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""
-        if _ACTIVATION_OF_GEMM.get(bare(foreign.name)) == path[0]:
+        if foreign.call.activation == path[0]:
             return True
         linear = foreign.linear
-        return linear is not None and foreign.is_view and self._next_start[foreign.number] < linear.end
+        return linear is not None and foreign.call.is_view and self._next_start[foreign.number] < linear.end
 
-    def _arg(self, value: Recorded, path: Path, links: dict[Path, Candidate]) -> Arg:
+    def _arg(self, value: Recorded, path: Path, links: Links) -> Arg:
+        if isinstance(value, TensorSpec):
+            linked = links.get(path)
+            if linked is not None:
+                return linked.value
+            number = not value.shape and value.dtype in ("f64", "i64", "bool")  # a Python number lives on the host
+            return self._graph.value(value.dtype, value.shape, value.strides, device="cpu" if number else self._device)
         if isinstance(value, tuple):
-            return tuple(self._arg(item, (*path, i), links) for i, item in enumerate(value))
-        if not isinstance(value, TensorSpec):
-            return value
-        if path in links:
-            return links[path].value
-        number = not value.shape and value.dtype in ("f64", "i64", "bool")  # a Python number lives on the host
-        return self._graph.value(value.dtype, value.shape, value.strides, device="cpu" if number else self._device)
+            return tuple([self._arg(item, (*path, i), links) for i, item in enumerate(value)])
+        return value
 
     def _outputs(
-        self, foreign: ForeignOp, args: Sequence[Arg], links: dict[Path, Candidate]
+        self, foreign: ForeignOp, effect: Effect, args: Sequence[Arg], links: Links
     ) -> tuple[tuple[Value, ...], list[Candidate]]:
         outputs: list[Value] = []
         made: list[Candidate] = []
-        for spec, alias in zip(foreign.effect.outputs, foreign.effect.aliases, strict=True):
+        wholes: list[Value] = []
+        for spec, alias in zip(effect.outputs, effect.aliases, strict=True):
             source = args[alias] if alias >= 0 else None
-            origin = links.get((alias,))
+            root: Candidate | None = None
             if not isinstance(source, Value):
-                value, root = self._value(spec), None
-            elif alias in foreign.effect.writes:
-                value, root = self._new_version(spec, source, origin, foreign, made), None
+                value = self._value(spec)
+            elif alias in effect.writes:
+                value, whole = self._new_version(spec, source, links.get((alias,)))
+                if whole is not None:
+                    wholes.append(whole[0])
+                    made.append(self._candidate(foreign, effect, *whole, None, {}))
             else:
+                origin = links.get((alias,))
                 value, root = self._value(spec, base=source), origin.owner if origin else None
             outputs.append(value)
-            made.append(self._candidate(foreign, value, spec, root, links))
-        wholes = [c.value for c in made if c.value not in outputs]
+            made.append(self._candidate(foreign, effect, value, spec, root, links))
         return (*outputs, *wholes), made
 
     def _new_version(
-        self, spec: TensorSpec, old: Value, origin: Candidate | None, foreign: ForeignOp, made: list[Candidate]
-    ) -> Value:
+        self, spec: TensorSpec, old: Value, origin: Candidate | None
+    ) -> tuple[Value, tuple[Value, TensorSpec] | None]:
         """After an in-place write; where ``old`` is a part of a larger value, a view of that one's new version."""
         if origin is None:
-            return self._value(spec, storage=old.storage)
+            return self._value(spec, storage=old.storage), None
         self._candidates.retire(origin.owner)
         root = origin.owner
         if root is origin or root.value.numel <= old.numel:
-            return self._value(spec, storage=old.storage)
+            return self._value(spec, storage=old.storage), None
         whole = self._value(root.spec, storage=old.storage)
-        made.append(self._candidate(foreign, whole, root.spec, None, {}))
-        return self._value(spec, base=whole)
+        return self._value(spec, base=whole), (whole, root.spec)
 
     def _candidate(
-        self, foreign: ForeignOp, value: Value, spec: TensorSpec, root: Candidate | None, links: dict[Path, Candidate]
+        self, foreign: ForeignOp, effect: Effect, value: Value, spec: TensorSpec, root: Candidate | None, links: Links
     ) -> Candidate:
-        maker = (foreign.name, root.maker[0] if root else foreign.name)
-        frame = self._frame_of[foreign.number]
-        power_of = links.get((0,)) if bare(foreign.name) in _POWERS else None
+        name = foreign.call.name
+        maker = (name, root.maker[0] if root else name)
+        power_of = links.get((0,)) if bare(name) in _POWERS else None
         return Candidate(
-            value, spec, foreign.number, maker, frame, root, _linear_of(foreign, links), power_of,
-            _like_first_output(foreign, links),
+            value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
+            power_of, _like_first_output(effect, links),
         )  # fmt: skip
 
     def _value(self, spec: TensorSpec, *, storage: int = -1, base: Value | None = None) -> Value:
@@ -168,45 +193,42 @@ class ThreadLinker:
         )  # fmt: skip
 
 
-def _tensors(values: Sequence[Recorded], outer: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:
-    for i, value in enumerate(values):
-        if isinstance(value, TensorSpec):
-            yield (*outer, i), value
-        elif isinstance(value, tuple):
-            yield from _tensors(value, (*outer, i))
-
-
-def _with_list_dtype(foreign: ForeignOp, links: dict[Path, Candidate]) -> ForeignOp:
+def _effect(call: CallForm, links: Links) -> Effect:
     """Kineto does not write the dtype of tensors in a list; it is that of the values they were linked to."""
     listed = next((c.spec.dtype for path, c in links.items() if len(path) > 1), "")
-    if not listed:
-        return foreign
-    return replace(foreign, effect=effect_of(foreign.name, foreign.inputs, listed))
+    return _effect_on_list(call, listed) if listed else call.effect
 
 
-def _older_first(foreign: ForeignOp, links: dict[Path, Candidate]) -> dict[Path, Candidate]:
+@lru_cache(maxsize=65536)
+def _effect_on_list(call: CallForm, dtype: str) -> Effect:
+    return effect_of(call.name, call.inputs, dtype)
+
+
+def _older_first(call: CallForm, links: Links) -> Links:
     """Expressions are evaluated from left to right: of two alike operands the left one was made first."""
     first, second = links.get((0,)), links.get((1,))
-    if bare(foreign.name) in _PAIRS and first and second and first.spec == second.spec and first.op > second.op:
+    if first and second and first.op > second.op and first.spec == second.spec and bare(call.name) in _PAIRS:
         return {**links, (0,): second, (1,): first}
     return links
 
 
-def _linear_of(foreign: ForeignOp, links: dict[Path, Candidate]) -> Candidate | None:
+def _linear_of(call: CallForm, links: Links) -> Candidate | None:
     """The activation whose linear image the op makes: a GEMM with a weight, or a view, cast or scaling of one."""
-    position = _ACTIVATION_OF_GEMM.get(bare(foreign.name))
-    if position is not None:
-        weight = links.get((position + 1,))
+    if not links:
+        return None
+    if call.activation >= 0:
+        weight = links.get((call.activation + 1,))
         is_weight = weight is None or (weight.value.base is not None and weight.root is None)
-        return links.get((position,)) if is_weight else None
-    tensors = [spec for _, spec in _tensors(foreign.inputs.values) if spec.shape]
-    if len(tensors) == 1 and (foreign.is_view or bare(foreign.name) in _KEEPS_LINEAR):
-        origin = links.get((0,))
-        return origin.linear_of if origin else None
+        return links.get((call.activation,)) if is_weight else None
+    origin = links.get((0,))
+    if origin is not None and origin.linear_of is not None and (call.is_view or bare(call.name) in _KEEPS_LINEAR):
+        return origin.linear_of if call.lone else None
     return None
 
 
-def _like_first_output(foreign: ForeignOp, links: dict[Path, Candidate]) -> Candidate | None:
+def _like_first_output(effect: Effect, links: Links) -> Candidate | None:
     """The input that has the shape of the output: ``x`` of ``x·cos``."""
-    shape = foreign.effect.outputs[0].shape if foreign.effect.outputs else None
+    if not links or not effect.outputs:
+        return None
+    shape = effect.outputs[0].shape
     return next((c for c in links.values() if c.spec.shape == shape), None)

@@ -10,6 +10,7 @@ from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.collect.join import join
 from auditor.collect.kernel_links import attach_kernels
 from auditor.collect.kineto import Event, Trace
+from auditor.collect.nesting import nests
 from auditor.errors import AuditError
 from auditor.graph.model import Op, OpGraph
 
@@ -41,7 +42,7 @@ def observed_graph(trace: Trace, execution: ExecutionTrace, recorded: str = "") 
             pairs.append((op, events[node.id]))
         if launches_nothing(op.name) or is_view(op.name, node.schema):
             silent.add(op.index)
-    attach_kernels(builder.graph, trace, pairs, silent)
+    attach_kernels(builder.graph, trace, nests(trace.cpu_ops), pairs, silent)
     return builder.graph
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -24,6 +24,8 @@ class TensorSpec:
 
 
 Recorded = TensorSpec | Constant | tuple["Recorded", ...]
+Path = tuple[int, ...]
+"""Position of an argument; of an element of a list argument: two numbers."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,13 +37,13 @@ class RecordedInputs:
     known: bool = False
 
 
-def decode_inputs(args: OpArgs) -> RecordedInputs:
-    """The inputs in ``args``; equal inputs give the same object."""
-    return _decode(bytes(args.types), bytes(args.dims), bytes(args.strides), bytes(args.concrete))
+def raw_inputs(args: OpArgs) -> tuple[bytes, bytes, bytes, bytes]:
+    """What :func:`decode_inputs` takes, as ``args`` hold it."""
+    return bytes(args.types), bytes(args.dims), bytes(args.strides), bytes(args.concrete)
 
 
-@lru_cache(maxsize=65536)
-def _decode(types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> RecordedInputs:
+def decode_inputs(types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> RecordedInputs:
+    """The inputs of a call, from the JSON of its four lists."""
     kinds = _items(types)
     shapes = _items(dims)
     if not kinds or len(shapes) != len(kinds):
@@ -50,6 +52,15 @@ def _decode(types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> Recor
     texts = _padded(_items(concrete), len(kinds))
     values = tuple(map(_value, map(str, kinds), shapes, steps, texts))
     return RecordedInputs(tuple(map(str, kinds)), values, known=True)
+
+
+def tensors_in(values: Sequence[Recorded], outer: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:
+    """Every tensor among ``values`` with its place, lists opened."""
+    for i, value in enumerate(values):
+        if isinstance(value, TensorSpec):
+            yield (*outer, i), value
+        elif isinstance(value, tuple):
+            yield from tensors_in(value, (*outer, i))
 
 
 def _items(raw: bytes) -> list[Any]:

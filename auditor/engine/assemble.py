@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from auditor.devices.describe import Device
@@ -23,12 +23,21 @@ from auditor.engine.fused import fused_kernels
 from auditor.engine.legality import Refusal, Region
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
-from auditor.engine.savings import KernelCost, SiteCost, StepModel, amdahl_cap, estimate, step_model, step_saving
+from auditor.engine.savings import (
+    Estimate,
+    KernelCost,
+    SiteCost,
+    StepModel,
+    amdahl_cap,
+    estimate,
+    step_model,
+    step_saving,
+)
 from auditor.graph.model import Kernel, Op, OpGraph, Source
 from auditor.graph.ops import base_name, is_collective, is_memory_bound
 from auditor.graph.peak import peak_bytes
 from auditor.graph.ssa import print_graph
-from auditor.graph.traffic import traffic_of
+from auditor.graph.traffic import Traffic, traffic_of
 
 MAX_MODULES = 1000
 """Module paths listed in one finding; a longer list is cut and the sites still carry theirs."""
@@ -49,30 +58,33 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
     model = step_model(graph, device)
     groups: dict[tuple[object, ...], list[tuple[Candidate, Site]]] = defaultdict(list)
     for candidate in claims.sites:
-        groups[_group_key(candidate)].append((candidate, _site(candidate, device, model)))
+        home = home_of(candidate.region.ops)
+        cost = cost_of(candidate.region, candidate.rule.family, traffic=claims.traffic)
+        groups[_group_key(candidate, home)].append((candidate, _site(candidate, home, estimate(cost, device), model)))
     findings = [_finding(graph, members, model) for members in groups.values()]
     findings.sort(key=lambda f: (-f.saving.likely_us, -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
     return Assembled(
-        totals=_totals(graph, findings, rules, model),
+        totals=_totals(graph, findings, rules, model, claims.traffic),
         findings=findings,
         refused=_refused(claims.refused),
         coverage=_coverage(graph),
     )
 
 
-def cost_of(region: Region, family: str, kernels_after: int = 1) -> SiteCost:
-    """What the savings model needs to know of a site."""
+def cost_of(
+    region: Region, family: str, kernels_after: int = 1, traffic: Callable[[Op], Traffic] = traffic_of
+) -> SiteCost:
+    """What the savings model needs to know of a site; ``traffic`` tells the bytes that an op moves."""
     return SiteCost(
         family=family,
-        kernels=tuple(_kernel_cost(op) for op in region.ops if op.kernels),
+        kernels=tuple([_kernel_cost(op, traffic(op)) for op in region.ops if op.kernels]),
         bytes_read_fused=region.bytes_read,
         bytes_written_fused=region.bytes_written,
         kernels_after=kernels_after,
     )
 
 
-def _kernel_cost(op: Op) -> KernelCost:
-    moved = traffic_of(op)
+def _kernel_cost(op: Op, moved: Traffic) -> KernelCost:
     sizes = [v.numel for v in (*op.inputs(), *op.outputs)]
     name = base_name(op.name)
     if name.startswith("aten.gelu") and "tanh" in op.args:
@@ -98,8 +110,7 @@ def source_info(source: Source | None) -> SourceInfo | None:
     return SourceInfo(file=source.file, line=source.line, function=source.function) if source else None
 
 
-def _group_key(candidate: Candidate) -> tuple[object, ...]:
-    home = home_of(candidate.region.ops)
+def _group_key(candidate: Candidate, home: Op) -> tuple[object, ...]:
     where = (home.source.file, home.source.function) if home.source else ()
     ops = tuple(base_name(op.name) for op in candidate.region.ops)
     return (
@@ -119,11 +130,8 @@ def _dtype(candidate: Candidate) -> str:
     return first[0].dtype if first else ""
 
 
-def _site(candidate: Candidate, device: Device, model: StepModel) -> Site:
+def _site(candidate: Candidate, home: Op, priced: Estimate, model: StepModel) -> Site:
     region = candidate.region
-    home = home_of(region.ops)
-    cost = cost_of(region, candidate.rule.family)
-    priced = estimate(cost, device)
     return Site(
         ops=[op.index for op in region.ops],
         module=home.module,
@@ -216,7 +224,9 @@ def _fingerprint(rule: Rule, candidate: Candidate, home: Op) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], model: StepModel) -> Totals:
+def _totals(
+    graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], model: StepModel, traffic: Callable[[Op], Traffic]
+) -> Totals:
     ops = [op for op in graph.ops if op.kernels]
     collectives = _collectives(graph)
     bound = [op for op in ops if is_memory_bound(op.name)]
@@ -235,7 +245,7 @@ def _totals(graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], mode
         step_us=model.step_us,
         memory_bound_us=sum(op.dur_us for op in bound),
         idle_us=max(model.step_us - model.busy_us, 0.0),
-        bytes=sum(traffic_of(op).total for op in ops),
+        bytes=sum(traffic(op).total for op in ops),
         peak_bytes=peak_bytes(graph),
         collective_kernels=len(collectives),
         collective_us=sum(kernel.dur_us for kernel in collectives),

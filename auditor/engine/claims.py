@@ -17,15 +17,20 @@ from auditor.engine.rules import Rule
 from auditor.engine.siblings import propose_siblings
 from auditor.graph.canonical import Canonical
 from auditor.graph.garbage import collection_paused
-from auditor.graph.model import OpGraph
+from auditor.graph.model import Op, OpGraph
+from auditor.graph.traffic import Traffic, traffic_of
 
 
 @dataclass(slots=True)
 class Claims:
-    """The accepted sites in execution order, and what was refused, by rule id."""
+    """The accepted sites in execution order, and what was refused, by rule id.
+
+    ``traffic`` tells the bytes that an op of the graph moves; the matching worked most of them out already.
+    """
 
     sites: list[Candidate] = field(default_factory=list)
     refused: list[tuple[Rule, Refusal]] = field(default_factory=list)
+    traffic: Callable[[Op], Traffic] = traffic_of
 
 
 def claim(
@@ -53,7 +58,7 @@ class _Claimer:
     ) -> None:  # fmt: skip
         self.graph = graph
         self.keep, self.possible = keep, possible
-        self.claims = Claims()
+        self.claims = Claims(traffic=graph.traffic)
         self.taken: set[int] = set()
 
     def take_turn(self, turn: list[Rule]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from auditor.graph.ops import COMPUTE_BOUND, kind_of
 
@@ -27,12 +28,22 @@ class KernelCost:
 
     @property
     def is_gemm(self) -> bool:
-        return kind_of(self.plain) in COMPUTE_BOUND
+        return _is_gemm(self.op)
 
     @property
     def plain(self) -> str:
         """The op without its form."""
-        return self.op.partition(":")[0]
+        return _plain(self.op)
+
+
+@cache
+def _plain(op: str) -> str:
+    return op.partition(":")[0]
+
+
+@cache
+def _is_gemm(op: str) -> bool:
+    return kind_of(_plain(op)) in COMPUTE_BOUND
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from auditor.graph.model import Op, Value, owner_of
 from auditor.graph.nodes import CValue, Node
 from auditor.graph.traffic import region_of
 
-SIBLING_KINDS = frozenset({"mm", "addmm", "linear"})
+SIBLING_KINDS = ("mm", "addmm", "linear")
+"""In an order: of a set it would be another one in each process, and so would be what is refused first."""
 
 
 def propose_siblings(graph: Canonical, rule: Rule) -> Proposals:

@@ -182,7 +182,7 @@ class Op:
     @property
     def launches(self) -> int:
         """Kernels of this op, transfers left out."""
-        return sum(not k.is_transfer for k in self.kernels)
+        return sum([not k.is_transfer for k in self.kernels]) if self.kernels else 0
 
     def __repr__(self) -> str:
         return f"<{self.index}: {self.name}>"
@@ -263,14 +263,23 @@ class OpGraph:
         self.ops.append(op)
         for i, out in enumerate(op.outputs):
             out.producer, out.output_index = op, i
-        seen: set[int] = set()
-        for value in op.inputs():
-            if value.id not in seen:
-                seen.add(value.id)
-                value.consumers.append(op)
+        read = op.inputs()
+        for value in read if len(read) < 2 else dict.fromkeys(read):
+            value.consumers.append(op)
         return op
 
     @property
     def kernels(self) -> int:
         """Kernels in all, linked or not; transfers are none."""
         return sum(op.launches for op in self.ops) + sum(not k.is_transfer for k in self.unlinked)
+
+    def dismantle(self) -> None:
+        """Take the graph apart, where it is needed no more: ops and values refer to each other.
+
+        So they go at once. The garbage collector would walk millions of objects to find that out.
+        """
+        for op in self.ops:
+            op.args = op.outputs = op.mutates = ()
+        for value in self.values:
+            value.producer, value.base, value.consumers = None, None, []
+        self.ops, self.values = [], []

@@ -7,7 +7,6 @@ what a device reports.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from itertools import accumulate
 
 from auditor.graph.model import OpGraph, Value, owner_of
@@ -22,31 +21,44 @@ def peak_bytes(graph: OpGraph) -> int:
     the batch) is held all the time, and one that escapes is held to the end. Views and versions written in place are
     part of their storage, which counts once. Host tensors count only where nothing lies on another device.
     """
-    storages: dict[tuple[str, int], list[Value]] = defaultdict(list)
+    held: dict[tuple[str, int], _Held] = {}
+    end = len(graph.ops)
     for value in graph.values:
-        owner = owner_of(value)
-        storages[(owner.device, owner.storage)].append(value)
+        owner = value if value.base is None else owner_of(value)
+        key = (owner.device, owner.storage)
+        storage = held.get(key)
+        if storage is None:
+            storage = held[key] = _Held(end)
+        storage.hold(value, owner, end)
     growth: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for (device, _), values in storages.items():
-        first, last = _lifetime(values, len(graph.ops))
-        nbytes = max(owner_of(value).nbytes for value in values)
-        growth[device][first] += nbytes
-        growth[device][last + 1] -= nbytes
+    for (device, _), storage in held.items():
+        growth[device][storage.first] += storage.nbytes
+        growth[device][storage.last + 1] -= storage.nbytes
     peaks = {device: _highest(changes) for device, changes in growth.items()}
     return max([peak for device, peak in peaks.items() if device != HOST] or peaks.values(), default=0)
 
 
-def _lifetime(values: Iterable[Value], ops: int) -> tuple[int, int]:
-    """Index of the first and of the last op at which a storage of these values is held."""
-    first, last = ops, -1
-    for value in values:
-        if value.base is None:
-            first = min(first, value.producer.index if value.producer else 0)
-        if value.escapes or (value.base is None and value.producer is None):
-            last = ops
-        used = [op.index for op in value.consumers]
-        last = max(last, *used, value.producer.index if value.producer else -1)
-    return first, last
+class _Held:
+    """A storage: index of the first and of the last op at which it is held, and its bytes."""
+
+    __slots__ = ("first", "last", "nbytes")
+
+    def __init__(self, end: int) -> None:
+        self.first, self.last, self.nbytes = end, -1, 0
+
+    def hold(self, value: Value, owner: Value, end: int) -> None:
+        """Take in what ``value`` says of it; ``end`` is behind the last op."""
+        made = value.producer
+        if value is owner:
+            self.first = min(self.first, made.index if made else 0)
+        if value.escapes or (made is None and value is owner):
+            self.last = end
+        if made is not None and made.index > self.last:
+            self.last = made.index
+        for reader in value.consumers:
+            if reader.index > self.last:
+                self.last = reader.index
+        self.nbytes = max(self.nbytes, owner.nbytes)
 
 
 def _highest(changes: dict[int, int]) -> int:

@@ -82,4 +82,4 @@ def _written(op: Op) -> int:
         ]
         if direct:
             return bytes_of(direct)
-    return sum(v.nbytes for v in op.outputs if v.base is None)
+    return sum([v.nbytes for v in op.outputs if v.base is None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auditor.collect.inferred import inferred_graph
-from auditor.collect.kineto import Event, Trace, load_trace
+from auditor.collect.kineto import Event, Trace, by_thread, load_trace
 from auditor.collect.nesting import Nest
-from auditor.graph.model import OpGraph
+from auditor.graph.garbage import collection_paused
+from auditor.graph.model import Op, OpGraph, Value
 
 
 def op(name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -127,3 +129,88 @@ def test_a_parent_contains_its_children(spans: list[tuple[int, int]]) -> None:
             assert parent < i
             assert events[parent].start <= events[i].start <= events[parent].end
             assert nest.depth[i] == nest.depth[parent] + 1
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.none() | st.integers(0, 12)), max_size=25)
+
+
+def events_of(spans: list[tuple[int, int | None]]) -> list[Event]:
+    return [Event(name=str(i), pid=1, tid=1, ts=float(s), dur=d and float(d)) for i, (s, d) in enumerate(spans)]
+
+
+@given(SPANS)
+def test_events_of_a_thread_are_by_start_the_longer_first_and_alike_ones_as_in_the_file(
+    spans: list[tuple[int, int | None]],
+) -> None:
+    # GIVEN events of two threads in any order, some without a duration
+    events = events_of(spans)
+    others = [Event(name="other", pid=1, tid="2", ts=event.ts) for event in events[::2]]
+
+    found = by_thread([*events[:5], *others, *events[5:]])
+
+    assert found.get((1, 1), []) == sorted(events, key=lambda e: (e.start, -(e.dur or 0.0)))
+    assert len(found.get((1, "2"), [])) == len(others)
+
+
+@given(SPANS, st.lists(st.integers(0, 45), max_size=20))
+def test_the_innermost_event_around_a_time_is_the_last_that_began_and_has_not_ended(
+    spans: list[tuple[int, int | None]], times: list[int]
+) -> None:
+    # GIVEN spans that need not be nested: clocks of real traces are rounded
+    nest = Nest(by_thread(events_of(spans)).get((1, 1), []))
+    asked = sorted(float(time) for time in times)
+
+    for time, found in zip(asked, nest.enclosing(asked), strict=True):
+        around = [i for i, event in enumerate(nest.events) if event.start <= time <= event.end]
+        assert found == max(around, default=-1)
+
+
+def test_each_step_of_a_long_trace_is_linked_as_if_it_were_alone(tmp_path: Path) -> None:
+    # GIVEN a step with alike values, a shared input, a list and a write into a view; alone, and forty times in a row
+    def step(begin: float) -> list[dict[str, Any]]:
+        square = {"Input Dims": [[8, 8], [8, 8], []], "Input type": ["float", "float", "Scalar"]}
+        two = {"Input Dims": [[8, 8], [8, 8]], "Input type": ["float", "float"]}
+        listed = {"Input Dims": [[[8, 8], [8, 8]], []], "Input type": ["TensorList", "Scalar"],
+                  "Concrete Inputs": ["", "0"]}  # fmt: skip
+        view = {"Input Dims": [[8, 8], [], []], "Input type": ["float", "Scalar", "Scalar"],
+                "Concrete Inputs": ["", "0", "1"]}  # fmt: skip
+        row = {"Input Dims": [[8]], "Input type": ["float"]}
+        drawn = {"Input Dims": [[], [], [], [], []], "Input type": ["ScalarList", "", "", "", ""],
+                 "Concrete Inputs": ["[3]", "", "", "", ""]}  # fmt: skip
+        names = [
+            ("aten::rand", drawn), ("aten::mul", two), ("aten::mm", two), ("aten::mm", two), ("aten::add", square),
+            ("aten::cat", listed), ("aten::select", view), ("aten::relu_", row), ("aten::add", square),
+            ("aten::mul", two),
+        ]  # fmt: skip
+        mark = {**op("ProfilerStep#1", begin, 900), "cat": "user_annotation"}
+        return [mark, *(op(name, begin + 10 * i, 5, **args) for i, (name, args) in enumerate(names, 1))]
+
+    alone = graph_of(tmp_path, *step(0))
+    (tmp_path / "long").mkdir()
+    long = graph_of(tmp_path / "long", *(event for i in range(40) for event in step(1000.0 * i)))
+
+    # THEN every copy reads what its own step made, as the lone one does
+    assert sum(map(len, edges(alone, 0))) > 6
+    size = len(alone.ops)
+    assert [edges(long, i * size)[:size] for i in range(40)] == [edges(alone, 0)] * 40
+
+
+def edges(graph: OpGraph, first: int) -> list[list[int | None]]:
+    """Producers of what each op from ``first`` on reads, counted from there; ``None`` for what no op made."""
+    return [
+        [value.producer.index - first if value.producer else None for value in op.inputs()]
+        for op in graph.ops[first:]
+    ]  # fmt: skip
+
+
+def test_a_graph_taken_apart_leaves_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    two = {"Input Dims": [[8], [8]], "Input type": ["float", "float"]}
+    gc.collect()
+    before = sum(type(thing) in (Op, Value) for thing in gc.get_objects())
+
+    with collection_paused():
+        graph = graph_of(tmp_path, op("aten::mul", 0, 5, **two), op("aten::mul", 10, 5, **two))
+        assert graph.ops[1].inputs()[0].producer is graph.ops[0]
+        graph.dismantle()
+
+        assert sum(type(thing) in (Op, Value) for thing in gc.get_objects()) == before

@@ -1,0 +1,104 @@
+"""A value that an input may be, and which links would be odd: nobody computes that while another value looks alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from auditor.collect.recorded_inputs import TensorSpec
+from auditor.graph.model import Value
+
+NORMS = frozenset({"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::native_group_norm"})
+_NEVER = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """A value made earlier. ``op`` numbers the ops of the thread."""
+
+    value: Value
+    spec: TensorSpec
+    op: int
+    maker: tuple[str, str]
+    """Names of the op that made it and of the one that made what it is a view of."""
+    frame: int = -1
+    root: Candidate | None = None
+    linear_of: Candidate | None = None
+    """The activation that this is a linear image of: a weight's GEMM, then only views, casts and scaling."""
+    power_of: Candidate | None = None
+    """The value that this is a power of."""
+    source: Candidate | None = None
+    """The input of its shape that it was made from."""
+    read: int = 0
+    """How many ops read it."""
+    first_read: float = _NEVER
+    """When the first of them started."""
+    gemms: int = 0
+    """How many of them are linear layers, which often share one input."""
+    stale: bool = False
+    """Overwritten in place, so that a newer version is among the candidates; or out of reach."""
+    home: int = -1
+    """The innermost call around it that is open, until ``home_until``."""
+    home_until: float = -_NEVER
+
+    @property
+    def owner(self) -> Candidate:
+        return self.root or self
+
+
+@dataclass(slots=True)
+class Read:
+    """An op whose inputs are to be linked."""
+
+    op_name: str
+    binary: bool = False
+    """An elementwise op of two inputs that may look alike."""
+    prefer: Candidate | None = None
+    avoid: Candidate | None = None
+    pre_norm_from: int | None = None
+    """First op of the module call, for a sum where that is a norm: the residual is what such a norm read."""
+    first_in_model: int = 0
+    """First op of the model's call: it seldom reads what the script made before, where it made an alike value."""
+    made_by_odd: Collection[int] = ()
+    """Ops whose outputs it would be odd to read here."""
+
+
+def made_alike(one: Candidate, other: Candidate) -> bool:
+    """By the same ops, a sine counted as a cosine."""
+    return one.maker == other.maker or _with_cosines(one.maker) == _with_cosines(other.maker)
+
+
+@cache
+def _with_cosines(maker: tuple[str, str]) -> tuple[str, ...]:
+    return tuple(name.replace("sin", "cos") for name in maker)
+
+
+def is_odd(
+    candidate: Candidate, read: Read, reachable: Sequence[Candidate], chosen: Collection[Candidate], *, feeds_gemm: bool
+) -> bool:
+    """Whether linking ``candidate`` would compute something that nobody writes, while there is an alternative.
+
+    A GEMM of a GEMM of x where x can still be read (two linear layers in a row are one); x + W x; x² · s(x²) where
+    x can be read (norms scale x); the cosine of a sine; a rotation of what the same angles rotated; f(f(x)) while y,
+    made like x, waits for its f. ``reachable`` are the candidates, oldest first.
+    """
+    if feeds_gemm and candidate.linear_of is not None:
+        return any(c.owner is candidate.linear_of.owner for c in reachable)
+    if candidate.op < read.first_in_model <= reachable[-1].op:
+        return True
+    if candidate.op in read.made_by_odd or _turned(candidate.maker[0], read.op_name):
+        return True
+    if candidate.maker[0] == read.op_name and candidate.source is not None:
+        waiting = (c for c in reachable if not c.read and c is not candidate)
+        return any(made_alike(c, candidate.source) for c in waiting)
+    if read.pre_norm_from is not None and candidate.read and candidate.maker[0] in NORMS:
+        return candidate.op >= read.pre_norm_from and candidate.source in reachable
+    if read.binary and candidate.power_of is not None and candidate.read:
+        return candidate.power_of in reachable
+    return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)
+
+
+def _turned(one: str, other: str) -> bool:
+    """The sine of a cosine, or the other way round."""
+    return (one == "aten::cos" and other == "aten::sin") or (one == "aten::sin" and other == "aten::cos")
