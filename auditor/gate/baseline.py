@@ -7,6 +7,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -24,7 +25,7 @@ from auditor.gate.spread import spreads_of, with_medians
 from auditor.gate_document import BASELINE, Snapshot
 from auditor.report.format import safe
 from auditor.report.json import finite
-from auditor.store import Store
+from auditor.store import Store, StoredRun
 from auditor.store.failures import Missing
 
 _WEB = ("http://", "https://")
@@ -116,10 +117,10 @@ def baseline_of(ref: str, store: Store | None, token: str = "") -> Baseline:
     raise AuditError(f"no file {safe(ref)}; write a baseline with: fusion-audit baseline RUN -o {name}")
 
 
-def stored_baseline(ref: str, store: Store) -> Baseline:
-    """A run of ``store`` as a baseline."""
+def stored_baseline(ref: str, store: Store, load: Callable[[str], StoredRun] | None = None) -> Baseline:
+    """A run of ``store`` as a baseline; ``load`` reads it, where something else than the store does."""
     try:
-        run = store.load(ref)
+        run = (load or store.load)(ref)
     except Missing as error:
         raise AuditError(f"baseline: {error}") from None
     spreads = spreads_of(run, store)

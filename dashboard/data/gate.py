@@ -11,14 +11,13 @@ from auditor.commit import repository_of
 from auditor.config import load_config, settings_file
 from auditor.engine.rules import Rule
 from auditor.errors import AuditError
-from auditor.gate.baseline import Baseline
+from auditor.gate.baseline import Baseline, stored_baseline
 from auditor.gate.budget import Demands, project_demands
 from auditor.gate.comparable import check_comparable
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.verdict import judge
 from auditor.gate_document import GateDocument
 from auditor.project import project_of
-from auditor.report.format import safe
 from auditor.store import RunSummary, StoredRun
 from auditor.store.registering import registered
 from dashboard.context import current
@@ -87,10 +86,9 @@ def _stored(run: str, demands: Demands) -> StoredRun:
 
 def _baseline(ref: str, run: StoredRun, problems: list[str]) -> Baseline | None:
     try:
-        snapshot = snapshot_of(head(ref).document)
-        label = f"run {safe(snapshot.run.id)}"
-        check_comparable(snapshot.run, snapshot_of(run.document).run, label)
+        baseline = stored_baseline(ref, current().store, head)
+        check_comparable(baseline.snapshot.run, snapshot_of(run.document).run, baseline.label)
     except AuditError as error:
         problems.append(str(error))
         return None
-    return Baseline(snapshot, label)
+    return baseline

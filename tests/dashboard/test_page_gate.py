@@ -11,6 +11,7 @@ import pytest
 from audited import GATES, save
 from shown import by_id, links, page, parts, text
 
+from auditor.gate.baseline import stored_baseline
 from auditor.store import Store
 from auditor.store.registering import register
 from dashboard.context import Context, installed
@@ -200,3 +201,23 @@ def test_the_gate_of_one_run_and_of_none(store: Store) -> None:
     assert "Nothing to hold this run to." in said
     assert "pyproject.toml  sets no limit" in said, said
     assert "No run is called bert." in text(page("gate").layout(model="bert"))
+
+
+def test_times_are_medians_over_the_runs_of_one_program_as_for_the_command(store: Store) -> None:
+    def timed(commit: str, step_us: float) -> str:
+        loaded = store.load(save(store, commit=commit))
+        loaded.document.totals.step_us = step_us
+        run = store.save(loaded.document, dict(loaded.tables))
+        store.delete(loaded.id)
+        return run
+
+    runs = [timed("a" * 40, step_us) for step_us in (1000.0, 1010.0, 5000.0)]
+    after = timed("b" * 40, 3000.0)
+
+    found = judged(store.summary(after), runs[-1]).gate
+    told = stored_baseline(runs[-1], store)
+
+    assert found is not None
+    assert found.comparison is not None
+    step = next(m for m in found.comparison.measures if m.key == "step_us")
+    assert (step.before, step.after) == (told.snapshot.figures.step_us, 3000.0) == (1010.0, 3000.0)

@@ -178,7 +178,10 @@ class TestStoredRuns:
         assert f'"id": "{runs[1]}"' in done.out
 
     @pytest.mark.parametrize("fmt", ["text", "json", "markdown"])
-    def test_every_format_goes_to_a_file(self, fusion_audit: Cli, runs: list[str], folder: Path, fmt: str) -> None:
+    def test_every_format_goes_to_a_file(
+        self, fusion_audit: Cli, runs: list[str], folder: Path, fmt: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "100")  # as wide as a file's lines are
         shown = fusion_audit("show", runs[0], "--format", fmt)
         written = fusion_audit("show", runs[0], "--format", fmt, "-o", "report")
 
