@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from auditor.collect.contexts import BACKWARD, OPTIMIZER
+from auditor.collect.closures import BACKWARD, OPTIMIZER
 from auditor.collect.dispatched import (
     bare,
     full_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from auditor.collect.contexts import BACKWARD
+from auditor.collect.closures import BACKWARD
 from auditor.collect.dispatched import launches_nothing
 from auditor.collect.foreign_ops import ForeignOp, foreign_ops, kinds_without_outputs
 from auditor.collect.frames import Frames

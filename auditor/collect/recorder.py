@@ -74,6 +74,7 @@ class Recorder:
         self.left_running: AnyPass | None = None
         self._kind: Pass | None = None
         self._running = False
+        self._optimizer = ""
         self._other_threads = self._compiled = self._dropped = False
         self._notes: list[str] = []
         self._pid = os.getpid()
@@ -186,6 +187,15 @@ class Recorder:
 
     def optimizer_made(self) -> None:
         self._tracker.optimizer_exists = True
+
+    def optimizer_enter(self, optimizer: Any) -> None:
+        self._optimizer = type(optimizer).__name__
+
+    @_harmless
+    def optimizer_left(self) -> None:
+        self._optimizer = ""
+        if isinstance(self._pass, GraphPass):
+            self._pass.optimizer_left()
 
     @_harmless
     def optimizer_exit(self, optimizer: Any) -> None:
@@ -321,7 +331,7 @@ class Recorder:
 
     def _make_pass(self, kind: Pass | None) -> AnyPass | None:
         if kind == "graph":
-            return GraphPass(self.folder / GRAPH_KINETO, self.folder / GRAPH_ET)
+            return GraphPass(self.folder / GRAPH_KINETO, self.folder / GRAPH_ET, within=self._optimizer)
         if kind == "timing":
             return TimingPass(self.folder / timing_file(len(self.recording.timing_us)))
         return BarePass() if kind == "bare" else None

@@ -26,27 +26,30 @@ pytestmark = [
 training = script("train_lightning")
 
 
-def test_the_counts_are_those_of_run_and_the_training_is_the_same(
-    fusion_audit: Callable[..., Any], store: Store, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("batches", [1, 2])
+def test_the_audit_is_that_of_run_and_the_training_is_the_same(
+    batches: int, fusion_audit: Callable[..., Any], store: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # GIVEN the same training without the callback, in this process and under `fusion-audit run`
     precision = "bf16-mixed"
-    alone, _ = training.fit(pl, [], precision=precision)
-    assert fusion_audit("run", "--steps", "1", SCRIPTS / "train_lightning.py", precision).code == 0
+    alone, _ = training.fit(pl, [], precision=precision, accumulate_grad_batches=batches)
+    assert fusion_audit("run", "--steps", "1", SCRIPTS / "train_lightning.py", precision, batches).code == 0
     expected = store.load("latest").document
     capfd.readouterr()
 
     # WHEN it has the callback
     callback = FusionAuditCallback(step=3, steps=1, name="trained")
-    model, _ = training.fit(pl, [callback], precision=precision)
+    model, _ = training.fit(pl, [callback], precision=precision, accumulate_grad_batches=batches)
 
-    # THEN the audit is the same, a step of two batches, stored, and told of in a line
+    # THEN the audit is the same to the last finding, a step of all batches, stored, and told of in a line
     stored = store.load("trained").document
     assert counts(stored) == counts(expected)
+    assert {f.fingerprint for f in stored.findings} == {f.fingerprint for f in expected.findings}
+    assert "optimizer" in {f.phase for f in stored.findings}
     assert stored.coverage.edges == "observed"
     assert callback.audit is not None
     assert callback.audit.document.run.id == stored.run.id
-    assert sum(op.name == "aten.mse_loss" for op in callback.audit.graph.ops) == 2
+    assert sum(op.name == "aten.mse_loss" for op in callback.audit.graph.ops) == batches
     assert (stored.run.notes, stored.run.project) == ([], "fusion-auditor")
     assert stored.overhead.bare_us > 0
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("fusion-audit: ")]
