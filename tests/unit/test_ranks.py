@@ -26,9 +26,10 @@ from auditor.gate.verdict import judge
 from auditor.gate_document import Snapshot
 from auditor.graph.model import OpGraph
 from auditor.ranks import meeting as meetings
-from auditor.ranks.api import join, join_ranks, part_of
+from auditor.ranks.api import join_ranks
 from auditor.ranks.meeting import Meeting
 from auditor.ranks.part import Part, Process
+from auditor.ranks.whole import join, part_of
 from auditor.ranks.world import World, world
 from auditor.report import ranks as words
 from auditor.report import render
