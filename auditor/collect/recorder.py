@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from auditor.collect import device, forks, notes
-from auditor.collect.annotate import read_outputs, tensors_in
+from auditor.collect.annotate import mark_backward_end, read_outputs, tensors_in
 from auditor.collect.events import TorchEvents
 from auditor.collect.listener import CompiledFunction
 from auditor.collect.passes import AnyPass, BarePass, GraphPass, TimingPass, torch_version, warm_up
@@ -180,6 +180,8 @@ class Recorder:
 
     @_harmless
     def backward_exit(self) -> None:
+        if isinstance(self._pass, GraphPass):
+            mark_backward_end()
         self._tracker.backward_exit()
 
     def backward_failed(self) -> None:

@@ -1,7 +1,7 @@
 """Which processes of a distributed training record, and how what they recorded becomes one audit.
 
-Under `torchrun` every rank records its part, and rank 0 joins, stores and reports them. Where nothing tells the ranks of
-each other (`torch.multiprocessing.spawn`) rank 0 alone records, and its audit is of one process.
+Under `torchrun` every rank records its part, and rank 0 joins, stores and reports them. Where nothing tells the ranks
+of each other (`torch.multiprocessing.spawn`) rank 0 alone records, and its audit is of one process.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A trainer's callback says where optimizer steps begin and end. From the chosen o
 and the order of :class:`auditor.collect.recorder.Recorder`, and marked by hand: forward and backward passes that a step
 accumulates, what clips its gradients and what its callbacks compute belong to it; evaluations in between do not.
 
-Under `torchrun` each rank hands in its part when it is through. Rank 0 never waits for one within the training, where the
-others may need it to get there: it looks at the end of every step whether all are there, and waits when the training ends.
+Under `torchrun` each rank hands in its part when it is through. Rank 0 never waits for one within the training, where
+the others may need it to get there: it looks at the end of every step whether all are there, and waits at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One join of a job's ranks, in pieces, for whoever may not wait: a training whose ranks need each other at every step."""
+"""One join of a job's ranks, in pieces, for whoever may not wait: ranks of a training need each other at each step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class Joining:
         self._part: Part | None = None
 
     def arrive(self) -> None:
-        """Be seen by the others, so that rank 0 waits for this one.
+        """Be seen by the others, so that rank 0 waits for this one; those that are not there soon are not coming.
 
         Raises:
             AuditError: the folder where they meet can't be written.
         """
         self._meeting.arrive()
         if not self.here.rank:
+            self._meeting.all_there()  # looks from here on
             weakref.finalize(self, _close, self._meeting, os.getpid())
 
     def hand_in(self, audit: Audit | None, *, failure: str = "", wait_s: float = 0.0) -> bool:

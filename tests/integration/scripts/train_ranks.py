@@ -1,7 +1,7 @@
-"""One rank of a training under torchrun: ``<trainer> [step=…] [over] [grows] [leader]``; what it ends with, as JSON on stdout.
+"""One rank of trainings under torchrun, each given as ``<trainer>[,word…]``; what they end with, as JSON in a file.
 
 ``grows``: rank 1 sees another length in every batch, so that its steps are never alike. ``leader``: only rank 0 has the
-callback. ``over``: the budget ends the training.
+callback; ``without``: none has. ``over``: the budget ends the training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 RANK = int(os.environ["RANK"])
-WORDS = dict(word.partition("=")[::2] for word in sys.argv[2:])
+WORDS: dict[str, str] = {}
 
 
 class Norm(torch.nn.Module):
@@ -46,7 +46,7 @@ def callbacks(kind: Any) -> list[Any]:
     if "without" in WORDS or (RANK and "leader" in WORDS):
         return []
     over = {"budget": {"max_kernels": 1}, "over_budget": "raise"} if "over" in WORDS else {}
-    return [kind(step=int(WORDS.get("step", 2)), steps=1, name="ranks", **over)]
+    return [kind(step=int(WORDS.get("step", 2)), steps=1, name=WORDS["name"], **over)]
 
 
 def with_transformers(data: list[Any]) -> tuple[torch.nn.Module, list[Any]]:
@@ -58,7 +58,8 @@ def with_transformers(data: list[Any]) -> tuple[torch.nn.Module, list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         training = TrainingArguments(
             folder, use_cpu=True, per_device_train_batch_size=4, max_steps=int(WORDS.get("steps", 10)), report_to=[],
-            save_strategy="no", disable_tqdm=True, ddp_backend="gloo", dataloader_drop_last=True,
+            save_strategy="no", disable_tqdm=True, ddp_backend="gloo", ddp_find_unused_parameters=False,
+            dataloader_drop_last=True,
         )  # fmt: skip
         Trainer(model=model, args=training, train_dataset=data, callbacks=made).train()
     return model, made
@@ -92,8 +93,9 @@ def with_lightning(data: list[Any]) -> tuple[torch.nn.Module, list[Any]]:
 def with_profiler(_: list[Any]) -> tuple[torch.nn.Module, list[Any]]:
     import auditor
 
-    model, handler = Model(), auditor.trace_handler(name="ranks")
-    torch.distributed.init_process_group("gloo")
+    model, handler = Model(), auditor.trace_handler(name=WORDS["name"])
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     profiler = torch.profiler
     with profiler.profile(
@@ -103,23 +105,25 @@ def with_profiler(_: list[Any]) -> tuple[torch.nn.Module, list[Any]]:
         for _step in range(5):
             parallel(torch.rand(4, 32), torch.rand(4, 32))["loss"].backward()
             profile.step()
-    torch.distributed.destroy_process_group()
     return model, [type("Made", (), {"audit": audit}) for audit in handler.audits]
 
 
-def main() -> None:
+def trained(words: str) -> dict[str, Any]:
+    """What one training left."""
+    trainer, *rest = words.split(",")
+    WORDS.clear()
+    WORDS.update(word.partition("=")[::2] for word in rest)
+    WORDS["name"] = words
     torch.manual_seed(0)
     data = [{"x": x, "y": y} for x, y in zip(torch.rand(320, 32), torch.rand(320, 32), strict=True)]
-    with_ = {"transformers": with_transformers, "lightning": with_lightning, "profiler": with_profiler}[sys.argv[1]]
+    with_ = {"transformers": with_transformers, "lightning": with_lightning, "profiler": with_profiler}[trainer]
     model, made = with_(data)
     weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
     audit = made[0].audit if made else None
-    told = {
-        "weights": hashlib.sha256(weights).hexdigest(), "audit": bool(audit), "ranks": len(audit.document.ranks) if audit else 0,
-        "id": audit.document.run.id if audit else "",
-    }  # fmt: skip
-    Path(f"rank-{RANK}.json").write_text(json.dumps(told))
+    ranks = len(audit.document.ranks) if audit else 0
+    return {"weights": hashlib.sha256(weights).hexdigest(), "audit": audit is not None, "ranks": ranks}
 
 
 if __name__ == "__main__":
-    main()
+    Path(f"rank-{RANK}.json").write_text(json.dumps([trained(words) for words in sys.argv[1:]]))
+    torch.distributed.destroy_process_group()
