@@ -1,11 +1,11 @@
 """What stands below an optimizer's step, or a backward pass, in a trace and is no part of it.
 
-``optimizer.step(closure)`` calls forward and backward itself: Lightning always does, and L-BFGS has to, several times in
-one step. A closure is no range of its own in a trace. It is taken to begin with the step, or after a backward pass with
-the next ``zero_grad`` or module, and to end with its backward; what comes after that is the optimizer's own.
+``optimizer.step(closure)`` calls forward and backward itself: Lightning always does, and L-BFGS has to, several times
+in one step. A closure is no range of its own in a trace. It is taken to begin with the step, or after a backward pass
+with the next ``zero_grad`` or module, and to end with its backward; what comes after that is the optimizer's own.
 
-A collective's record function may end on another thread than it began on. The observer then takes the autograd node that
-started it for open, and everything that follows in the step for a part of it.
+A collective's record function may end on another thread than it began on. The observer then takes the autograd node
+that started it for open, and everything that follows in the step for a part of it.
 """
 
 from __future__ import annotations
