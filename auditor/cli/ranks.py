@@ -65,7 +65,7 @@ def _hand_in(meeting: Meeting, args: argparse.Namespace, ready: Ready, *, quiet:
 
 
 def _lead(meeting: Meeting, args: argparse.Namespace, ready: Ready, store: Store, *, quiet: bool) -> int:
-    from auditor.ranks.api import join
+    from auditor.ranks.whole import join
     from auditor.stored import save
 
     with _asked_to_end() as asked:
@@ -88,7 +88,7 @@ def _part(
     meeting: Meeting, args: argparse.Namespace, ready: Ready, *, quiet: bool
 ) -> tuple[Audit | None, Part, AuditError | None]:
     """What this rank has to give, and why its script or its audit failed before there was anything."""
-    from auditor.ranks.api import part_of
+    from auditor.ranks.whole import part_of
 
     progress: Callable[[str], None] = Progress() if meeting.world.rank == 0 else _say_nothing
     try:

@@ -7,6 +7,7 @@ They are record functions, so they appear in the Kineto trace and in the executi
     fa.source|<line>|<function>|<file>         around one call of torch from the user's code
     fa.outputs                                 reads every tensor that the step gives back
     fa.end                                     the step may have ended here
+    fa.backward_end                            a backward pass has returned
 
 Names between the bars are escaped as in :mod:`auditor.collect.names`.
 """
@@ -55,6 +56,12 @@ class annotation:  # noqa: N801 (a context manager, used like a function)
 
     def __exit__(self, *error: object) -> None:
         self._range.__exit__(None, None, None)
+
+
+def mark_backward_end() -> None:
+    """``fa.backward_end``: what runs from here on is none of the engine's."""
+    with annotation("fa.backward_end"):
+        pass
 
 
 def mark_end() -> None:

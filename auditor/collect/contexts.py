@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from auditor.collect.closures import BACKWARD, NONE, OPTIMIZER, Closures, after_the_next, backward_ends, closures_of
 from auditor.collect.dispatched import is_composite, namespace
 from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.collect.names import decoded
 from auditor.graph.model import Phase, Source
 
-BACKWARD = "autograd::engine::evaluate_function: "
-OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler", "fa"})
 
 
@@ -37,28 +36,34 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
     """
     forward: dict[tuple[int, int], Context] = {}
     found: list[Dispatched] = []
-    closures = _closures(trace)
+    closures, ends = closures_of(trace), backward_ends(trace)
     for root in trace.roots:
-        for node, context in _walk(trace, root, Context(), forward, closures):
+        for node, context in _walk(trace, root, Context(), forward, closures, ends):
             if context.phase == "forward" and node.sequence >= 0:
                 forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
             found.append((node, context))
     found.sort(key=lambda pair: pair[0].id)
-    return _with_engine_callbacks(_with_gradient_seed(found))
+    return _with_engine_callbacks(_with_gradient_seed(found), ends)
 
 
-def _with_engine_callbacks(found: list[Dispatched]) -> list[Dispatched]:
+def _with_engine_callbacks(found: list[Dispatched], ends: list[int]) -> list[Dispatched]:
     """What runs when a backward is about to end (DDP's copies out of its buckets) is backward too.
 
     It belongs to no autograd node, and the observer puts it below one or below none: a collective's record function
     ends on another thread, sooner or later. It is told by what it lacks: everything that a script calls has a line.
+    ``ends``: nodes at which backward passes had returned.
     """
     if not any(context.source for _, context in found):  # no pass of ours: nothing here has a line
         return found
     backward: dict[int, bool] = {}
+    to_come = deque(ends)
     for i, (node, context) in enumerate(found):
+        while to_come and to_come[0] < node.id:
+            to_come.popleft()
+            backward.clear()
         nowhere = context.source is None and not context.module_class and not context.outside
-        if context.phase == "forward" and nowhere and backward.get(node.thread):
+        may_be = context.phase == "forward" or (context.phase == "optimizer" and bool(to_come))
+        if may_be and nowhere and backward.get(node.thread):
             found[i] = (node, replace(context, phase="backward"))
         elif not context.outside:
             backward[node.thread] = context.phase == "backward"
@@ -78,32 +83,9 @@ def _with_gradient_seed(found: list[Dispatched]) -> list[Dispatched]:
     return found
 
 
-def _closures(trace: ExecutionTrace) -> dict[int, int]:
-    """Of each optimizer step that has a backward pass within: the id of the last node of that.
-
-    ``optimizer.step(closure)`` runs forward and backward itself (Lightning always does, L-BFGS has to); what comes
-    after them is the optimizer's own.
-    """
-    backward = sorted(node.id for node in trace.nodes.values() if node.name.startswith(BACKWARD))
-    found = {}
-    for node in trace.nodes.values():
-        if backward and node.name.startswith(OPTIMIZER):
-            before = bisect_left(backward, _last_within(trace, node))
-            if before and backward[before - 1] > node.id:
-                found[node.id] = backward[before - 1]
-    return found
-
-
-def _last_within(trace: ExecutionTrace, node: Node) -> int:
-    """The largest id of what ran within ``node``: the last child that started, or what ran in that."""
-    while children := trace.children.get(node.id):
-        node = children[-1]
-    return node.id
-
-
 def _walk(
     trace: ExecutionTrace, top: Node, context: Context, forward: dict[tuple[int, int], Context],
-    closures: dict[int, int],
+    closures: dict[int, Closures], ends: list[int],
 ) -> Iterator[Dispatched]:  # fmt: skip
     """Depth first, without recursion: Python frames of deep models would exceed its limit."""
     open_: list[Dispatched] = [(top, context)]
@@ -113,8 +95,10 @@ def _walk(
             yield node, around
             continue
         children = trace.children.get(node.id, [])
-        inner, end = _enter(node, children, around, forward), closures.get(node.id, 0)
-        open_.extend((child, around if child.id < end else inner) for child in reversed(children))
+        inner, outside = _enter(node, children, around, forward), closures.get(node.id, NONE)
+        if node.name.startswith(BACKWARD):
+            outside = after_the_next(ends, node.id)
+        open_.extend((child, around if child.id in outside else inner) for child in reversed(children))
 
 
 def is_dispatched(node: Node) -> bool:

@@ -21,7 +21,7 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.nn.modules import module as nn_module
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from auditor.collect import device
 from auditor.collect.listener import CompiledFunction, Listener, Patch
@@ -41,6 +41,7 @@ class TorchEvents:
         self._root: Any = None
         self._root_call = 0
         self._root_handle: Any = None
+        self._stepping: list[Any] = []
         self._stepped: Any = None
         self._discovery: Any = None
         self._optimizer_handles: list[Any] = []
@@ -84,7 +85,10 @@ class TorchEvents:
         if self._discovery is None and self._patches:
             self._discovery = nn_module.register_module_forward_pre_hook(self._enter)
         if not self._optimizer_handles and self._patches:
-            self._optimizer_handles = [register_optimizer_step_post_hook(self._optimizer_exit)]
+            self._optimizer_handles = [
+                register_optimizer_step_pre_hook(self._optimizer_enter),
+                register_optimizer_step_post_hook(self._optimizer_exit),
+            ]
 
     def _unwatch(self) -> None:
         self._stop_discovery()
@@ -202,6 +206,13 @@ class TorchEvents:
 
         return zero_grad
 
+    def _optimizer_enter(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Its record function is open already; an optimizer may call another one."""
+        if self.on_owner() or self.claim():
+            self._stepping.append(optimizer)
+            if len(self._stepping) == 1:
+                self._listener.optimizer_enter(optimizer)
+
     def _optimizer_exit(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """The hook runs inside the record function of the step; the step ends when that has closed."""
         if self.on_owner():
@@ -210,12 +221,21 @@ class TorchEvents:
     def _wrap_range_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def leave(scope: Any, *error: Any) -> Any:
             result = original(scope, *error)
-            if self._stepped is not None and scope.name.startswith("Optimizer.step#") and self.on_owner():
-                optimizer, self._stepped = self._stepped, None
-                self._listener.optimizer_exit(optimizer)
+            if scope.name.startswith("Optimizer.step#") and self.on_owner():
+                self._optimizer_left()
             return result
 
         return leave
+
+    def _optimizer_left(self) -> None:
+        """A step of an optimizer is over, whether or not it failed."""
+        if self._stepping:
+            self._stepping.pop()
+            if not self._stepping:
+                self._listener.optimizer_left()
+        if self._stepped is not None:
+            optimizer, self._stepped = self._stepped, None
+            self._listener.optimizer_exit(optimizer)
 
     # --- compiled code -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from auditor.collect.contexts import BACKWARD, OPTIMIZER
+from auditor.collect.closures import BACKWARD, OPTIMIZER
 from auditor.collect.dispatched import (
     bare,
     full_name,

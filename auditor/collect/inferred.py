@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
 
-from auditor.collect.contexts import BACKWARD
+from auditor.collect.closures import BACKWARD
 from auditor.collect.dispatched import launches_nothing
 from auditor.collect.foreign_ops import ForeignOp, foreign_ops, kinds_without_outputs
 from auditor.collect.frames import Frames

@@ -105,9 +105,13 @@ class TimingPass(BarePass):
 
 
 class GraphPass(TimingPass):
-    """One step with shapes, execution trace and annotations, into ``path`` and ``et_path``."""
+    """One step with shapes, execution trace and annotations, into ``path`` and ``et_path``.
 
-    def __init__(self, path: Path, et_path: Path) -> None:
+    ``within``: class of the optimizer in whose ``step(closure)`` it begins. That one's own annotation was opened before
+    the profiler was there; one of the same name stands for it.
+    """
+
+    def __init__(self, path: Path, et_path: Path, *, within: str = "") -> None:
         self._et_path = et_path
         self._et_part = et_path.with_suffix(".part.json")  # the observer insists on ".json"
         self._observer = ExecutionTraceObserver()
@@ -115,6 +119,7 @@ class GraphPass(TimingPass):
         self.modules = ModuleAnnotations()
         self.source = SourceLines()
         self._step = annotation("fa.step")
+        self._optimizer = annotation(f"Optimizer.step#{within}.step") if within else None
         self._annotating = self._had_modules = False
         self._paused = 0
 
@@ -128,6 +133,8 @@ class GraphPass(TimingPass):
         device.synchronize()
         self._switch(True)
         self._step.__enter__()
+        if self._optimizer is not None:
+            self._optimizer.__enter__()
         self._annotating = True
         self.source.install()
         self._began = time.perf_counter()
@@ -159,6 +166,12 @@ class GraphPass(TimingPass):
         """The step may turn out to end here."""
         mark_end()
 
+    def optimizer_left(self) -> None:
+        """The optimizer in whose step the pass began has returned."""
+        if self._optimizer is not None:
+            self._optimizer.__exit__()
+            self._optimizer = None
+
     def pause(self) -> None:
         """Hooks and modes out of sight, for code that they would change: compiled code is compiled again."""
         if self._paused == 0:
@@ -189,6 +202,7 @@ class GraphPass(TimingPass):
             self.modules.remove()
             self.source.remove()
             self.modules.close()
+            self.optimizer_left()
             self._step.__exit__()
 
 

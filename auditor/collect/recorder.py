@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from auditor.collect import device, forks, notes
-from auditor.collect.annotate import read_outputs, tensors_in
+from auditor.collect.annotate import mark_backward_end, read_outputs, tensors_in
 from auditor.collect.events import TorchEvents
 from auditor.collect.listener import CompiledFunction
 from auditor.collect.passes import AnyPass, BarePass, GraphPass, TimingPass, torch_version, warm_up
@@ -74,6 +74,7 @@ class Recorder:
         self.left_running: AnyPass | None = None
         self._kind: Pass | None = None
         self._running = False
+        self._optimizer = ""
         self._other_threads = self._compiled = self._dropped = False
         self._notes: list[str] = []
         self._pid = os.getpid()
@@ -179,6 +180,8 @@ class Recorder:
 
     @_harmless
     def backward_exit(self) -> None:
+        if isinstance(self._pass, GraphPass):
+            mark_backward_end()
         self._tracker.backward_exit()
 
     def backward_failed(self) -> None:
@@ -186,6 +189,15 @@ class Recorder:
 
     def optimizer_made(self) -> None:
         self._tracker.optimizer_exists = True
+
+    def optimizer_enter(self, optimizer: Any) -> None:
+        self._optimizer = type(optimizer).__name__
+
+    @_harmless
+    def optimizer_left(self) -> None:
+        self._optimizer = ""
+        if isinstance(self._pass, GraphPass):
+            self._pass.optimizer_left()
 
     @_harmless
     def optimizer_exit(self, optimizer: Any) -> None:
@@ -321,7 +333,7 @@ class Recorder:
 
     def _make_pass(self, kind: Pass | None) -> AnyPass | None:
         if kind == "graph":
-            return GraphPass(self.folder / GRAPH_KINETO, self.folder / GRAPH_ET)
+            return GraphPass(self.folder / GRAPH_KINETO, self.folder / GRAPH_ET, within=self._optimizer)
         if kind == "timing":
             return TimingPass(self.folder / timing_file(len(self.recording.timing_us)))
         return BarePass() if kind == "bare" else None

@@ -103,6 +103,10 @@ class InputCapture:
     def optimizer_made(self) -> None:
         self._tracker.optimizer_exists = True
 
+    def optimizer_enter(self, optimizer: Any) -> None: ...
+
+    def optimizer_left(self) -> None: ...
+
     def optimizer_exit(self, optimizer: Any) -> None:
         self._tracker.optimizer_exit(self._roots.key(optimizer, type(optimizer).__name__))
 

@@ -1,25 +1,52 @@
-"""Which process of a distributed training speaks for all of them."""
+"""Which processes of a distributed training record, and how what they recorded becomes one audit.
+
+Under `torchrun` every rank records its part, and rank 0 joins, stores and reports them. Where nothing tells the ranks
+of each other (`torch.multiprocessing.spawn`) rank 0 alone records, and its audit is of one process.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from auditor.ranks.world import world
+
+if TYPE_CHECKING:
+    from auditor.ranks.joining import Joining
+
+WAIT_S = 60.0
+"""How long rank 0 waits for the others, once and where none of them waits for it."""
+TAKES_S = 5.0
+"""How long a rank waits for rank 0 to be there, which it is unless it has no handler."""
 
 
-def reports() -> bool:
-    """Whether this process records, stores and reports: rank 0, or the only one there is.
+def records() -> bool:
+    """Whether this process records: a rank that `torchrun` started, rank 0 of others, or the only process there is.
 
-    All integrations ask here, once, when they are about to begin. Whoever lets every rank record a part of one run
-    answers True in each of them, and gathers the parts where :func:`auditor.integrations.after.finish` stores one.
+    All integrations ask here, once, when they are about to begin.
+
+    Raises:
+        AuditError: the environment names a rank that its world has not.
     """
-    return _rank() == 0
+    return world() is not None or _rank() == 0
 
 
 def _rank() -> int:
-    """Of the process group where there is one, else what ``torchrun`` says."""
+    """Of the process group where there is one, else what the environment says."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank())
     text = os.environ.get("RANK", "")
     return int(text) if text.isdecimal() else 0
+
+
+def joining(db: str | Path | None) -> Joining | None:
+    """The next join of the ranks, for this one; None where it records alone. Every rank has to ask equally often."""
+    here = world()
+    if here is None:
+        return None
+    from auditor.ranks.joining import Joining
+
+    return Joining(here, db)

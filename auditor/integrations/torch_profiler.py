@@ -11,13 +11,15 @@ from auditor.config import load_config
 from auditor.errors import AuditError
 from auditor.integrations import say
 from auditor.integrations.after import Place, finish
-from auditor.integrations.ranks import reports
+from auditor.integrations.ranks import TAKES_S, WAIT_S, joining, records
 from auditor.integrations.settings import program
 from auditor.integrations.trace_export import ExportedTrace, OpenExecutionTrace
+from auditor.ranks.join import incomplete
 from auditor.stored import Origin
 
 if TYPE_CHECKING:
     from auditor.audit import Audit
+    from auditor.ranks.joining import Joining
 
 _MISSING = {
     "record_shapes": ("shapes", "record_shapes=True"),
@@ -47,8 +49,10 @@ class TraceHandler:
         self._left, self._also = times, also
         self._held: ExportedTrace | None = None
         self._execution = OpenExecutionTrace()
+        self._joining: Joining | None = None
+        self._arrive()
         self.audits: list[Audit] = []
-        """The audits that were made, in order."""
+        """The audits that were made, in order: on rank 0 those of all ranks, on the others their own."""
 
     def __call__(self, prof: Any) -> None:
         """Audit the trace that is ready, unless enough were; then the other handler has its turn."""
@@ -56,10 +60,9 @@ class TraceHandler:
             self._release()
         if self._left > 0:
             with say.harmless("the training goes on without an audit of this trace"):
-                if reports():
+                if records():
                     self._left -= 1
-                    self._held = ExportedTrace(prof)
-                    self._audit(prof, self._held)
+                    self._audit(prof)
         if self._also is not None:
             self._also(prof)
 
@@ -68,15 +71,48 @@ class TraceHandler:
         if held is not None:
             held.release()
 
-    def _audit(self, prof: Any, trace: ExportedTrace) -> None:
-        audit, trouble = self._read(prof, trace)
-        note = _left_out(prof, trouble)
-        if note:
-            audit.document.run.notes.append(note)
+    def _arrive(self) -> None:
+        """Be seen by the other ranks before there is a trace: rank 0 waits for those that will have one."""
+        self._joining = None
+        with say.harmless("the ranks can't be joined"):
+            meeting = joining(self._place.db)
+            if meeting is not None:
+                meeting.arrive()
+            self._joining = meeting
+
+    def _audit(self, prof: Any) -> None:
+        audit: Audit | None = None
+        note = failure = ""
+        try:
+            self._held = ExportedTrace(prof)
+            audit, trouble = self._read(prof, self._held)
+            note = _left_out(prof, trouble)
+            audit.document.run.notes += [note] if note else []
+        except Exception as error:
+            failure = str(error) if isinstance(error, AuditError) else f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._take(audit, note, failure)
+
+    def _take(self, audit: Audit | None, note: str, failure: str) -> None:
+        """Keep the audit, and store it where this process reports. No rank needs another one to get here."""
+        meeting = self._joining
+        if meeting is not None:
+            handed = meeting.hand_in(audit, failure=failure, wait_s=TAKES_S)
+            if not handed:
+                say.warn("rank 0 is not there to take this rank's part of the audit: give every rank the handler")
+            audit = audit if meeting.here.rank else meeting.joined(WAIT_S)
+        if self._left > 0:
+            self._arrive()
+        if audit is None:
+            return
         self.audits.append(audit)
-        finish(audit, self._place)
-        if note:
-            say.line(note)
+        if meeting is None or not meeting.here.rank:
+            for sentence in incomplete(audit.document):
+                say.warn(sentence)
+            finish(audit, self._place)
+            if note:
+                say.line(note)
 
     def _read(self, prof: Any, trace: ExportedTrace) -> tuple[Audit, str]:
         """The audit, with the execution trace where there is one that belongs to it; else why it does not."""

@@ -40,7 +40,7 @@ def joined(parts: Mapping[int, Part], missing: Mapping[int, str], size_: int) ->
         _rank(parts[rank], document) if rank in parts else _missing(rank, missing.get(rank, "nothing is known of it"))
         for rank in range(size_)
     ]
-    run.notes.extend(_notes(document))
+    run.notes.extend(incomplete(document))
     failed = sorted((part for part in parts.values() if part.exit_code), key=lambda part: (part.at_s, part.rank))
     run.exit_code = run.exit_code or (failed[0].exit_code if failed else 0)
     return document
@@ -93,7 +93,7 @@ def differences(lead: Document, other: Document) -> list[str]:
     return told
 
 
-def _notes(document: Document) -> list[str]:
+def incomplete(document: Document) -> list[str]:
     """What a reader must know of ranks that are not whole, a sentence each."""
     told = []
     for rank in document.ranks:

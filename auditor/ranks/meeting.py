@@ -13,6 +13,7 @@ what is in it, since the mark and the processes differ. Ranks that share no file
 
 from __future__ import annotations
 
+import math
 import secrets
 import shutil
 import time
@@ -51,13 +52,16 @@ def say_nothing(_sentence: str) -> None:
 
 
 class Meeting:
-    """One rank's view of the folder. ``missing`` are the ranks without a part after :meth:`collect`, and why."""
+    """One rank's view of the folder. ``missing`` are the ranks of which no part will come, and why."""
 
     def __init__(self, world: World, location: Location, number: int = 0) -> None:
         self.world = world
         self.folder = ranks_folder(location) / f"{world.job}-{number}"
         self.missing: dict[int, str] = {}
+        self._parts: dict[int, Part] = {}
         self._mark = ""
+        self._looks_since_s = 0.0
+        self._looked_last_s = -math.inf
 
     def arrive(self) -> None:
         """Be seen by the others; rank 0 opens the meeting."""
@@ -138,23 +142,40 @@ class Meeting:
         A rank whose process is seen to have ended is not waited for. ``late``: those of this machine may arrive just
         now, so that they are waited for even where nothing was seen of them.
         """
-        parts: dict[int, Part] = {}
-        began_s = time.monotonic()
-        while True:
-            waiting = [rank for rank in self.world.others() if rank not in parts and rank not in self.missing]
-            for rank in waiting:
-                arrival_s = wait_s if late and rank in self.world.neighbours() else min(wait_s, ARRIVAL_S)
-                self._look(rank, parts, time.monotonic() - began_s, wait_s, arrival_s)
-            waiting = [rank for rank in waiting if rank not in parts and rank not in self.missing]
-            if not waiting:
-                return {rank: parts[rank] for rank in sorted(parts)}
+        wait_s += self._looked_s()  # those that looked before have waited for nobody
+        while waiting := self._look_around(wait_s, late=late):
             if asked_to_end():
-                wait_s = min(wait_s, time.monotonic() - began_s + _LAST_S)
+                wait_s = min(wait_s, self._looked_s() + _LAST_S)
                 asked_to_end = _no
             on_progress(f"waiting for {named(waiting)}")
             time.sleep(_POLL_S)
+        return {rank: self._parts[rank] for rank in sorted(self._parts)}
 
-    def _look(self, rank: int, parts: dict[int, Part], waited_s: float, wait_s: float, arrival_s: float) -> None:
+    def all_there(self) -> bool:
+        """Whether :meth:`collect` would not wait; it looks without waiting itself, and ten times a second at most."""
+        now_s = time.monotonic()
+        if now_s - self._looked_last_s < _POLL_S:
+            return False
+        self._looked_last_s = now_s
+        return not self._look_around(math.inf)
+
+    def _looked_s(self) -> float:
+        """Seconds since the first look."""
+        self._looks_since_s = self._looks_since_s or time.monotonic()
+        return time.monotonic() - self._looks_since_s
+
+    def _look_around(self, wait_s: float, *, late: bool = False) -> list[int]:
+        """Look at every rank that is still to hand in a part, once; which ones are to do so afterwards."""
+        waited_s = self._looked_s()
+        for rank in self._expected():
+            arrival_s = wait_s if late and rank in self.world.neighbours() else min(wait_s, ARRIVAL_S)
+            self._look(rank, waited_s, wait_s, arrival_s)
+        return self._expected()
+
+    def _expected(self) -> list[int]:
+        return [rank for rank in self.world.others() if rank not in self._parts and rank not in self.missing]
+
+    def _look(self, rank: int, waited_s: float, wait_s: float, arrival_s: float) -> None:
         """Take the part of ``rank``, or find out why there will be none."""
         process = self._process(rank)
         ended = process is not None and process.ended()  # before the part is looked for: it may be its last deed
@@ -164,7 +185,7 @@ class Meeting:
             self.missing[rank] = str(error)
             return
         if part is not None:
-            parts[rank] = part
+            self._parts[rank] = part
         elif process is not None and ended:
             self.missing[rank] = f"its process ({process.pid} on {process.host}) ended before it handed in its part"
         elif process is None and waited_s > arrival_s:

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import msgspec
 import pytest
 import torch
 from trainings import SCRIPTS, assert_equal_weights, assert_nothing_is_left, counts, script
 
 from auditor.errors import AuditError, OverBudget
 from auditor.integrations import ranks
+from auditor.integrations import training as training_steps
 from auditor.integrations.lightning import FusionAuditCallback
+from auditor.ranks.part import Process
+from auditor.ranks.world import world
 from auditor.store import Store
 
 pytestmark = [
@@ -26,27 +30,30 @@ pytestmark = [
 training = script("train_lightning")
 
 
-def test_the_counts_are_those_of_run_and_the_training_is_the_same(
-    fusion_audit: Callable[..., Any], store: Store, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("batches", [1, 2])
+def test_the_audit_is_that_of_run_and_the_training_is_the_same(
+    batches: int, fusion_audit: Callable[..., Any], store: Store, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # GIVEN the same training without the callback, in this process and under `fusion-audit run`
     precision = "bf16-mixed"
-    alone, _ = training.fit(pl, [], precision=precision)
-    assert fusion_audit("run", "--steps", "1", SCRIPTS / "train_lightning.py", precision).code == 0
+    alone, _ = training.fit(pl, [], precision=precision, accumulate_grad_batches=batches)
+    assert fusion_audit("run", "--steps", "1", SCRIPTS / "train_lightning.py", precision, batches).code == 0
     expected = store.load("latest").document
     capfd.readouterr()
 
     # WHEN it has the callback
     callback = FusionAuditCallback(step=3, steps=1, name="trained")
-    model, _ = training.fit(pl, [callback], precision=precision)
+    model, _ = training.fit(pl, [callback], precision=precision, accumulate_grad_batches=batches)
 
-    # THEN the audit is the same, a step of two batches, stored, and told of in a line
+    # THEN the audit is the same to the last finding, a step of all batches, stored, and told of in a line
     stored = store.load("trained").document
     assert counts(stored) == counts(expected)
+    assert {f.fingerprint for f in stored.findings} == {f.fingerprint for f in expected.findings}
+    assert "optimizer" in {f.phase for f in stored.findings}
     assert stored.coverage.edges == "observed"
     assert callback.audit is not None
     assert callback.audit.document.run.id == stored.run.id
-    assert sum(op.name == "aten.mse_loss" for op in callback.audit.graph.ops) == 2
+    assert sum(op.name == "aten.mse_loss" for op in callback.audit.graph.ops) == batches
     assert (stored.run.notes, stored.run.project) == ([], "fusion-auditor")
     assert stored.overhead.bare_us > 0
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("fusion-audit: ")]
@@ -268,6 +275,68 @@ def test_another_rank_records_nothing(monkeypatch: pytest.MonkeyPatch, store: St
 
     assert callback.audit is None
     assert store.list_runs() == []
+
+
+def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """Of two under torchrun, of which the other one is not there; Lightning knows nothing of it."""
+    where = {"MASTER_ADDR": "localhost", "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    monkeypatch.setattr(ranks, "world", lambda: world(where))
+
+
+def test_rank_0_waits_for_a_bounded_time_and_names_who_is_missing(
+    monkeypatch: pytest.MonkeyPatch, store: Store, folder: Path
+) -> None:
+    # GIVEN a rank 1 that began, and never comes to an end
+    as_rank(monkeypatch, 0)
+    monkeypatch.setattr(training_steps, "WAIT_S", 0.5)
+    callback, seen = FusionAuditCallback(step=2, steps=1, name="joined"), []
+
+    class Other(pl.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            (place,) = folder.parent.rglob("job.json")
+            (place.parent / "rank-1.json").write_bytes(msgspec.json.encode(Process.this()))
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            seen.append(callback.audit)
+
+    # WHEN
+    with pytest.warns(UserWarning, match="Rank 1 of 2 is missing: it did not hand in its part within"):
+        _, trainer = training.fit(pl, [callback, Other()])
+
+    # THEN nothing was waited for before the end
+    assert trainer.global_step == 20
+    assert set(seen) == {None}
+    assert [rank.status for rank in store.load("joined").document.ranks] == ["recorded", "missing"]
+    assert not list(folder.parent.rglob("*.ranks"))
+    assert_nothing_is_left()
+
+
+def test_another_rank_without_rank_0_goes_on(monkeypatch: pytest.MonkeyPatch, store: Store, folder: Path) -> None:
+    as_rank(monkeypatch, 1)
+    callback = FusionAuditCallback(step=2, steps=1)
+
+    with pytest.warns(UserWarning, match="rank 0 is not there to take this rank's part of the audit"):
+        _, trainer = training.fit(pl, [callback])
+
+    assert (trainer.global_step, callback.audit is not None, store.list_runs()) == (20, True, [])
+    assert not list(folder.parent.rglob("rank-*.json"))
+
+
+def test_a_training_that_fails_keeps_what_rank_0_has(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    # GIVEN a rank 0 that is through, and waits for nobody when the training fails
+    as_rank(monkeypatch, 0)
+    callback = FusionAuditCallback(step=2, steps=1, name="kept")
+
+    class Fails(pl.Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 15:
+                raise RuntimeError("of the training")
+
+    with pytest.raises(RuntimeError, match="of the training"):
+        training.fit(pl, [callback, Fails()])
+
+    assert [rank.status for rank in store.load("kept").document.ranks] == ["recorded", "missing"]
+    assert_nothing_is_left()
 
 
 def test_the_trainers_loggers_get_it(tmp_path: Path) -> None:

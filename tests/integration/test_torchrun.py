@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torchruns import torchrun
 
 from auditor.store import Store
 from auditor.store.rank_tables import rank_of
@@ -62,13 +61,6 @@ def script(folder: Path) -> Path:
     path = folder / "train.py"
     path.write_text(SCRIPT, encoding="utf-8")
     return path
-
-
-def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
-    """Two ranks on this machine, on a port that the system gives."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
 
 
 @pytest.mark.slow

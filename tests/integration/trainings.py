@@ -44,6 +44,7 @@ def assert_nothing_is_left() -> None:
     assert Recorder.active is None
     assert not nn_module._global_forward_pre_hooks
     assert not nn_module._global_forward_hooks
+    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks
     assert not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
     assert torch.autograd._engine_run_backward is _ENGINE
     assert torch.optim.Optimizer.zero_grad is _ZERO_GRAD

@@ -34,7 +34,7 @@ def test_what_could_not_be_stored() -> None:
     assert announcement(Document(run=Run(name="train"), totals=Totals(kernels=9))).endswith(" · not stored")
 
 
-@pytest.mark.parametrize(("rank", "reports"), [("", True), ("0", True), ("1", False), ("x", True)])
-def test_rank_0_reports(rank: str, reports: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rank", "records"), [("", True), ("0", True), ("1", False), ("x", True)])
+def test_rank_0_records_where_ranks_do_not_meet(rank: str, records: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", rank)
-    assert ranks.reports() is reports
+    assert ranks.records() is records

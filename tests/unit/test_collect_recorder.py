@@ -20,6 +20,8 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 from torch.overrides import TorchFunctionMode
 
+from auditor.collect.contexts import dispatched_nodes
+from auditor.collect.execution_trace import load_execution_trace
 from auditor.collect.mark import step
 from auditor.collect.recorder import Recorder
 from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO, Recording, timing_file
@@ -184,8 +186,9 @@ def test_gradient_accumulation(tmp_path: Path) -> None:
     assert names(tmp_path)["fa.module|Net|"] == 3
 
 
-def test_a_closure_that_calls_the_model(tmp_path: Path) -> None:
-    # GIVEN L-BFGS
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_closure_that_calls_the_model(marked: bool, tmp_path: Path) -> None:
+    # GIVEN L-BFGS, which calls its closure several times; unmarked steps begin in the middle of its own step
     model, x = Net(), torch.randn(2, 8)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
 
@@ -198,11 +201,22 @@ def test_a_closure_that_calls_the_model(tmp_path: Path) -> None:
     # WHEN
     with recorder(tmp_path) as rec:
         for _ in range(4):
+            if marked:
+                rec.step_mark()
             optimizer.step(closure)
+            if marked:
+                rec.step_mark_end()
 
-    # THEN
+    # THEN what it does between the calls is its own, and nothing of theirs is
     check_complete(tmp_path, rec.recording)
-    assert rec.recording.kind == "training"
+    assert rec.recording.kind == ("marked" if marked else "training")
+    found = dispatched_nodes(load_execution_trace(tmp_path / GRAPH_ET))
+    phases: dict[str, set[str]] = {}
+    for node, context in found:
+        phases.setdefault(node.name, set()).add(context.phase)
+    assert phases["aten::dot"] == {"optimizer"}
+    assert (phases["aten::pow"], phases["aten::tanh_backward"]) == ({"forward", "backward"}, {"backward"})
+    assert sum(node.name == "aten::addmm" and context.phase == "forward" for node, context in found) >= 2
 
 
 def test_checkpointing_calls_modules_in_backward(tmp_path: Path) -> None:

@@ -26,9 +26,10 @@ from auditor.gate.verdict import judge
 from auditor.gate_document import Snapshot
 from auditor.graph.model import OpGraph
 from auditor.ranks import meeting as meetings
-from auditor.ranks.api import join, join_ranks, part_of
+from auditor.ranks.api import join_ranks
 from auditor.ranks.meeting import Meeting
 from auditor.ranks.part import Part, Process
+from auditor.ranks.whole import join, part_of
 from auditor.ranks.world import World, world
 from auditor.report import ranks as words
 from auditor.report import render
@@ -210,6 +211,35 @@ class TestMeeting:
         alone.arrive()
         assert not alone.hand_in(Part(rank=1, process=Process.this()), wait_s=0.1)
         assert not alone.folder.exists()
+
+    def test_rank_0_can_look_without_waiting(self, pair: tuple[Meeting, Meeting]) -> None:
+        first, second = pair
+        began_s = time.monotonic()
+        assert not first.all_there()
+        assert time.monotonic() - began_s < 0.3
+        time.sleep(0.5)
+        assert not first.all_there()  # it was seen, and may take its time
+        second.hand_in(part_of(audit(graph(2)), here(1)))
+        time.sleep(0.02)
+        assert first.all_there()
+        assert list(first.collect(0.0)) == [1]
+
+    def test_waiting_begins_when_somebody_waits(self, pair: tuple[Meeting, Meeting]) -> None:
+        first, _ = pair
+        assert not first.all_there()
+        time.sleep(0.3)
+        began_s = time.monotonic()
+        assert first.collect(0.2) == {}
+        assert time.monotonic() - began_s > 0.15
+        assert first.missing[1].startswith("it did not hand in its part")
+
+    def test_a_rank_that_never_arrives_is_given_up_by_looking(self, tmp_path: Path) -> None:
+        meeting = Meeting(here(0), locate(tmp_path / "store"))
+        meeting.arrive()
+        assert not meeting.all_there()
+        time.sleep(0.4)
+        assert meeting.all_there()
+        assert set(meeting.missing) == {1}
 
     def test_a_damaged_part_is_told(self, pair: tuple[Meeting, Meeting]) -> None:
         (pair[1].folder / "part-1.json").write_text("{")

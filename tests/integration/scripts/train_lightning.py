@@ -1,4 +1,4 @@
-"""A training with Lightning: gradients accumulated over two batches, evaluations in between, dropout."""
+"""A training with Lightning: gradients accumulated over some batches, evaluations in between, dropout."""
 
 from __future__ import annotations
 
@@ -62,4 +62,4 @@ def fit(
 if __name__ == "__main__":
     import lightning.pytorch
 
-    fit(lightning.pytorch, [], precision=sys.argv[1])
+    fit(lightning.pytorch, [], precision=sys.argv[1], accumulate_grad_batches=int(sys.argv[2]))

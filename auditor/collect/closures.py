@@ -1,0 +1,87 @@
+"""What stands below an optimizer's step, or a backward pass, in a trace and is no part of it.
+
+``optimizer.step(closure)`` calls forward and backward itself: Lightning always does, and L-BFGS has to, several times
+in one step. A closure is no range of its own in a trace. It is taken to begin with the step, or after a backward pass
+with the next ``zero_grad`` or module, and to end with its backward; what comes after that is the optimizer's own.
+
+A collective's record function may end on another thread than it began on. The observer then takes the autograd node
+that started it for open, and everything that follows in the step for a part of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from auditor.collect.execution_trace import ExecutionTrace, Node
+
+BACKWARD = "autograd::engine::evaluate_function: "
+STEP, ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
+OPTIMIZER = (STEP, ZERO_GRAD)
+_BEGINS = (ZERO_GRAD, "fa.module|")
+
+
+@dataclass(frozen=True, slots=True)
+class Closures:
+    """Spans of node ids, first and last, in order and apart from each other: each call of a step's closure."""
+
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+
+    def __contains__(self, node: int) -> bool:
+        at = bisect_right(self.first, node)
+        return at > 0 and node <= self.last[at - 1]
+
+
+NONE = Closures()
+
+
+def backward_ends(trace: ExecutionTrace) -> list[int]:
+    """Nodes at which a backward pass had returned, in order; none in traces that the recorder did not make."""
+    return sorted(node.id for node in trace.nodes.values() if node.name == "fa.backward_end")
+
+
+def after_the_next(ends: list[int], node: int) -> Closures:
+    """All that began after the backward pass that ``node`` belongs to."""
+    at = bisect_right(ends, node)
+    return Closures((ends[at],), (sys.maxsize,)) if at < len(ends) else NONE
+
+
+def closures_of(trace: ExecutionTrace) -> dict[int, Closures]:
+    """Of each optimizer step that has a backward pass within: its closure's calls. Node ids are in order of start."""
+    steps = [node for node in trace.nodes.values() if node.name.startswith(STEP)]
+    if not steps:
+        return {}
+    events = sorted(
+        (node.id, node.name.startswith(BACKWARD))
+        for node in trace.nodes.values()
+        if node.name.startswith((BACKWARD, *_BEGINS))
+    )
+    ids = [id_ for id_, _ in events]
+    found = {}
+    for step in steps:
+        within = events[bisect_right(ids, step.id) : bisect_right(ids, _last_within(trace, step))]
+        if any(backward for _, backward in within):
+            found[step.id] = _calls(step.id, within)
+    return found
+
+
+def _calls(step: int, events: list[tuple[int, bool]]) -> Closures:
+    first, last = [step], [0]
+    for id_, backward in events:
+        if backward:
+            last[-1] = id_
+        elif last[-1]:
+            first.append(id_)
+            last.append(0)
+    if not last[-1]:  # zero_grad of the optimizer's own, after the last one
+        del first[-1], last[-1]
+    return Closures(tuple(first), tuple(last))
+
+
+def _last_within(trace: ExecutionTrace, node: Node) -> int:
+    """The largest id of what ran within ``node``: the last child that started, or what ran in that."""
+    while children := trace.children.get(node.id):
+        node = children[-1]
+    return node.id
