@@ -31,6 +31,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning")  # of torch 2.13, at lightning 2.6
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of SQLAlchemy 2.1, at mlflow 3
 @pytest.mark.parametrize("path", NAMES)
 @pytest.mark.usefixtures("folder", "reference_path")
 def test_the_examples_of_a_page_run(
