@@ -15,7 +15,7 @@ from auditor.ranks.part import Part, Process
 from auditor.ranks.world import World, world
 from auditor.store.location import locate
 
-_numbers = count()
+_numbers = count(1)  # 0 is the meeting of `fusion-audit run`, under which such a script may run, too
 """The ranks of a job call :func:`join_ranks` equally often: the n-th call of one belongs to the n-th of the others."""
 
 
