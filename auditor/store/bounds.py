@@ -13,6 +13,8 @@ from auditor.report.format import safe
 
 MOST = 2**63 - 1
 """Of whole numbers and of others, up and down: what a column of a table holds, and a float can still reckon with."""
+_LEAST = 1e-12
+"""Of what is more than nothing, so that shares of it stay finite: a bandwidth of 1e24 B/s takes that for a byte."""
 _AMOUNTS = {
     Totals: (
         "kernels", "memory_bound_kernels", "unfused_kernels", "already_fused_kernels", "collective_kernels",
@@ -35,7 +37,7 @@ def check_numbers(document: msgspec.Struct, name: str) -> None:
         name: of the document, for the sentence.
 
     Raises:
-        AuditError: a number is beyond :data:`MOST`, or is none, or an amount is negative.
+        AuditError: a number is beyond :data:`MOST`, or is none, or an amount is negative, or next to nothing.
     """
     todo: list[tuple[str, object]] = [("", document)]  # no recursion: a fix holds options of any depth
     while todo:
@@ -67,9 +69,10 @@ def check_ranks(document: Document, name: str, most: int) -> None:
 
 def _check_amounts(path: str, value: msgspec.Struct, name: str) -> None:
     for key in _AMOUNTS.get(type(value), ()):
-        if getattr(value, key) < 0:
-            field = f"{path}.{key}" if path else key
-            raise AuditError(f"{name} has {field} below 0, which is no amount; record the run again")
+        amount = getattr(value, key)
+        if amount < 0 or 0 < amount < _LEAST:
+            field, limit = f"{path}.{key}" if path else key, "0" if amount < 0 else f"{_LEAST:g}"
+            raise AuditError(f"{name} has {field} below {limit}, which is no amount; record the run again")
 
 
 def _held(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:

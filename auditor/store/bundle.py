@@ -204,6 +204,7 @@ def _other_ranks(document: Document, tables: dict[str, pyarrow.Table]) -> dict[i
         except (ValueError, OverflowError, RecursionError) as error:
             raise AuditError(f"the document of rank {rank} can't be read: {error}") from None
         check_numbers(other, f"the document of rank {rank}")
+        check_ranks(other, f"the document of rank {rank}", _MOST_RANKS)
     return found
 
 

@@ -267,6 +267,7 @@ class TestRuns:
             ("totals.bytes", "9" * 400, "has a number in totals.bytes that no run has"),
             ("totals.peak_bytes", "-" + "9" * 400, "has totals.peak_bytes below 0"),
             ("totals.memory_bound_us", "-1", "has totals.memory_bound_us below 0"),
+            ("totals.device_us", "5e-324", "has totals.device_us below 1e-12"),
             ("totals.saving.ideal_us", "1e300", "has a number in totals.saving.ideal_us that no run has"),
             ("coverage.steps", "-1", "has coverage.steps below 0"),
             ("ranks", '[{"rank": 1, "totals": {"kernels": 1' + "0" * 400 + "}}]", "number in ranks[0].totals.kernels"),
