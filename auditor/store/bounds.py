@@ -9,7 +9,6 @@ import msgspec
 
 from auditor.document import CoverageInfo, Document, Finding, Overhead, RankFinding, Site, Totals
 from auditor.errors import AuditError
-from auditor.report.format import safe
 
 MOST = 2**63 - 1
 """Of whole numbers and of others, up and down: what a column of a table holds, and a float can still reckon with."""
@@ -44,7 +43,8 @@ def check_numbers(document: msgspec.Struct, name: str) -> None:
         path, value = todo.pop()
         if isinstance(value, int | float):
             if not -MOST <= value <= MOST:  # nor is NaN
-                raise AuditError(f"{name} has a number in {safe(path)} that no run has; record the run again")
+                field = path if path.isprintable() else ascii(path)  # keys of a fix's options may be anything
+                raise AuditError(f"{name} has a number in {field[:200]} that no run has; record the run again")
         elif isinstance(value, msgspec.Struct):
             _check_amounts(path, value, name)
             todo.extend((f"{path}.{key}" if path else key, held) for key, held in _held(value))

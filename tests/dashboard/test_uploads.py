@@ -327,6 +327,17 @@ class TestRuns:
         assert store.list_runs() == []
         assert api.post("/api/v1/runs", content=self.bundle_of(text, [(2, "{}"), (1, "{}")])).status_code == 201
 
+    def test_options_of_a_fix_are_bounded_too(self, tmp_path: Path) -> None:
+        options = '{"\\u001b[31m": [' + "9" * 400 + "]}"
+        site = f'{{"rule": "R", "module": "m", "options": {options}}}'
+        members = {
+            "document.json": '{"run": {"id": "1m8aaaaaaaaa"}}',
+            "fixes/0000.json": f'{{"run": "1m8aaaaaaaaa", "sites": [{site}]}}',
+        }
+        sent = self.archive([(tarfile.TarInfo(name), text.encode()) for name, text in members.items()])
+        sentence = r"a fix in the bundle has a number in 'sites\[0\]\.options\.\\x1b\[31m\[0\]' that no run has"
+        self.refused(tmp_path / "bundle", sent, sentence)
+
     @pytest.mark.parametrize("name", ["rank01_ops", "rank\u0661_ops"])
     def test_a_rank_has_one_spelling(self, name: str, tmp_path: Path) -> None:
         sent = self.archive([(tarfile.TarInfo(f"tables/{name}.parquet"), b"x")])
