@@ -41,6 +41,8 @@ def sides_of(run: StoredRun, now: Snapshot, spreads: Spreads, before: Snapshot |
     found = [_side(own, None, run.document, msgspec.structs.replace(now, ranks=[]), before, spreads)]
     others = documents(run.table(TABLE)) if TABLE in run.table_names else {}
     for rank, document in others.items():
+        if rank == own:  # a store may hold what no version of ours wrote
+            continue
         part = msgspec.structs.replace(snapshot_of(document), run=now.run, ranks=[])
         found.append(_side(rank, rank, document, part, before, {}))
     return found

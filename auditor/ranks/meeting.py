@@ -8,7 +8,8 @@
 =====================  =====================================================================================
 
 A job that was killed leaves its folder behind; one that happens to have the same name later neither reads nor waits for
-what is in it, since the mark and the processes differ. Ranks that share no files with rank 0 are never seen there.
+what is in it, since the mark and the processes differ. Two jobs of one name at a time are refused where that can be
+seen. Ranks that share no files with rank 0 are never seen there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -38,6 +40,7 @@ _LAST_S = 3.0
 _POLL_S = 0.1
 _OLD_S = 86_400.0
 """Folders of killed jobs go when they are older; no rank writes into one for a day without starting anew."""
+_Kind = TypeVar("_Kind")
 
 
 class Job(msgspec.Struct, kw_only=True, frozen=True):
@@ -62,11 +65,14 @@ class Meeting:
         self._mark = ""
         self._looks_since_s = 0.0
         self._looked_last_s = -math.inf
+        self._before = ""
+        """The mark of a job that was over when this rank arrived."""
 
     def arrive(self) -> None:
         """Be seen by the others; rank 0 opens the meeting."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._refuse_others()
             if self.world.rank:
                 replace_file(self._presence(self.world.rank), msgspec.json.encode(Process.this()))
                 return
@@ -82,11 +88,13 @@ class Meeting:
     def failed(self) -> str:
         """A sentence about the first rank that failed; empty while none did."""
         job = self._job()
+        if job is None or job.process.ended():  # what it left says nothing of a job that starts anew
+            return ""
         found = []
         for path in self.folder.glob("failed-*"):
             with suppress(OSError, ValueError, msgspec.MsgspecError):
                 at_s, mark, sentence = msgspec.json.decode(path.read_bytes(), type=tuple[float, str, str])
-                if job is not None and mark == job.mark:
+                if mark == job.mark:
                     found.append((at_s, sentence))
         return min(found)[1] if found else ""
 
@@ -96,9 +104,7 @@ class Meeting:
         """Give ``part`` to rank 0. False where that is not there (any more): it ended, or shares no files with us."""
         job = self._job_within(wait_s)
         if job is None:
-            self._presence(self.world.rank).unlink(missing_ok=True)
-            with suppress(OSError):
-                self.folder.rmdir()
+            self._leave()
             return False
         try:
             if part.failure:
@@ -117,7 +123,10 @@ class Meeting:
         until_s = time.monotonic() + wait_s
         while time.monotonic() < until_s:
             job = self._job()
-            if job is None or job.mark != self._mark or job.process.ended():
+            if job is None or job.mark != self._mark:
+                return
+            if job.process.ended():
+                self._leave()
                 return
             time.sleep(_POLL_S)
 
@@ -125,11 +134,23 @@ class Meeting:
         until_s = time.monotonic() + wait_s
         while True:
             job = self._job()
-            if job is not None and not job.process.ended():
+            ended = job is not None and job.process.ended()
+            if job is not None and not ended:
                 return job
-            if not self.folder.is_dir() or time.monotonic() > until_s:
+            over = job is not None and job.mark != self._before
+            if over or not self.folder.is_dir() or time.monotonic() > until_s:
                 return None
             time.sleep(_POLL_S)
+
+    def _leave(self) -> None:
+        """Go away from a job without rank 0; who is the last to do so takes the folder along."""
+        with suppress(OSError):
+            self._presence(self.world.rank).unlink(missing_ok=True)
+            if _is_over(self.folder):
+                shutil.rmtree(self.folder)
+            else:
+                self.folder.rmdir()  # only if it is empty
+            self.folder.parent.rmdir()
 
     # --- rank 0 ------------------------------------------------------------------------------------
 
@@ -186,6 +207,8 @@ class Meeting:
             return
         if part is not None:
             self._parts[rank] = part
+        elif not self._is_mine():
+            self.missing[rank] = f"another job of the same name took its place in {self.folder}"
         elif process is not None and ended:
             self.missing[rank] = f"its process ({process.pid} on {process.host}) ended before it handed in its part"
         elif process is None and waited_s > arrival_s:
@@ -198,7 +221,8 @@ class Meeting:
 
     def close(self) -> None:
         """The run is stored: nobody need wait any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._is_mine():
+            shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):
             self.folder.parent.rmdir()
 
@@ -212,8 +236,28 @@ class Meeting:
                 self._presence(rank).unlink(missing_ok=True)
         for path in self.folder.parent.iterdir():
             with suppress(OSError):
-                if path != self.folder and time.time() - path.stat().st_mtime > _OLD_S:
+                if path != self.folder and (_is_over(path) or time.time() - path.stat().st_mtime > _OLD_S):
                     shutil.rmtree(path)
+
+    def _refuse_others(self) -> None:
+        """A job of this name that is at work: its ranks and ours would take each other's parts.
+
+        Of a process on another machine nobody knows whether it runs, and a job that was killed may start there anew.
+        """
+        job, me = self._job(), Process.this()
+        if job is not None and job.process.ended():
+            self._before = job.mark
+        leader = job.process if job is not None else None
+        there = self._process(self.world.rank) if self.world.rank else leader
+        if there is not None and there != me and there.is_local() and not there.ended():
+            raise AuditError(
+                f"process {there.pid} is rank {self.world.rank} of a job with this one's name (TORCHELASTIC_RUN_ID, "
+                "MASTER_ADDR, MASTER_PORT); give this job an id of its own (torchrun --rdzv-id) or another --db"
+            )
+
+    def _is_mine(self) -> bool:
+        job = self._job()
+        return job is None or job.mark == self._mark
 
     # --- files -------------------------------------------------------------------------------------
 
@@ -221,14 +265,25 @@ class Meeting:
         return self.folder / f"rank-{rank}.json"
 
     def _process(self, rank: int) -> Process | None:
-        with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode(self._presence(rank).read_bytes(), type=Process)
-        return None
+        return _read(self._presence(rank), Process)
 
     def _job(self) -> Job | None:
-        with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode((self.folder / "job.json").read_bytes(), type=Job)
-        return None
+        return _read(self.folder / "job.json", Job)
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether the job that met there is known to have no process any more."""
+    job = _read(folder / "job.json", Job)
+    if job is None or not job.process.ended():
+        return False
+    there = (_read(path, Process) for path in folder.glob("rank-*.json"))
+    return all(process is None or process.ended() for process in there)
+
+
+def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    return None
 
 
 def _no() -> bool:

@@ -28,6 +28,8 @@ HOST, FINDINGS, DEVICE = 1, 2, 10
 """Process ids; device n is ``DEVICE + n``."""
 _BATCH = 2000
 _OUTSIDE = "outside any module"
+_DEEPEST, _LONGEST = 64, 1000
+"""Levels and letters of a module's path; each level has the whole path up to it for a name."""
 
 
 class _Slice(NamedTuple):
@@ -161,7 +163,8 @@ def _path(op: Op) -> list[str]:
     """``layers``, ``layers.0``, ``layers.0.mlp``: every module around an op by its whole path."""
     if not op.module:
         return [f"{safe(op.module_class)} (the model itself)" if op.module_class else _OUTSIDE]
-    words = safe(op.module).split(".")
+    module = safe(op.module)
+    words = (module if len(module) <= _LONGEST else f"{module[:_LONGEST]}…").split(".", _DEEPEST - 1)
     return [".".join(words[:i]) for i in range(1, len(words) + 1)]
 
 

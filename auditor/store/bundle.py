@@ -12,7 +12,6 @@ A bundle may come from anybody: what is in it is read by these names only, and n
 from __future__ import annotations
 
 import io
-import math
 import re
 import tarfile
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from auditor.errors import AuditError
 from auditor.fix_document import SCHEMA as FIX_SCHEMA
 from auditor.fix_document import FixDocument
 from auditor.store import rank_tables
+from auditor.store.bounds import check_numbers, check_ranks
 from auditor.store.ids import is_id
 from auditor.store.rank_tables import documents, table_of
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from auditor.store.store import Store
 
 _MEMBER = re.compile(
-    r"^(document\.json|fixes/\d{4}\.json|tables/ranks\.parquet|tables/(rank\d{1,6}_)?(ops|values|kernels|host)\.parquet)$"
+    r"^(document\.json|fixes/[0-9]{4}\.json|tables/ranks\.parquet|tables/(rank(0|[1-9][0-9]{0,5})_)?(ops|values|kernels|host)\.parquet)$"
 )
 _MOST_MEMBERS = 10_000
 _MOST_JSON_BYTES = 512_000_000
@@ -45,6 +45,7 @@ _MOST_TABLE_BYTES = 8_000_000_000
 """Of all tables in memory."""
 _BATCH_ROWS = 4096
 _INT32 = 2**31 - 1
+_MOST_RANKS = 1_000_000
 _Kind = TypeVar("_Kind", Document, FixDocument)
 
 
@@ -97,7 +98,8 @@ def read_bundle(path: Path) -> Bundle:
         raise AuditError("the bundle has no document.json; make one with: fusion-audit push")
     _check_document(document)
     _check_fixes(document, list(fixes.values()))
-    _check_ops(document, tables)
+    others = _other_ranks(document, tables)
+    _check_ops(document, others, tables)
     return Bundle(document, [fixes[name] for name in sorted(fixes)], tables)
 
 
@@ -189,26 +191,44 @@ def _check_room(needed: int, room: int, name: str) -> None:
         raise AuditError(f"the bundle's {name} needs {needed:,} bytes of memory, more than can be read here")
 
 
+def _other_ranks(document: Document, tables: dict[str, pyarrow.Table]) -> dict[int, Document]:
+    """The documents of the other ranks, as far to be trusted as that of the run."""
+    found = documents(tables[rank_tables.TABLE]) if rank_tables.TABLE in tables else {}
+    run = document.run
+    for rank, other in found.items():
+        if rank == run.rank or rank >= run.world_size:
+            whose = "the run's own" if rank == run.rank else f"none of its {run.world_size}"
+            raise AuditError(f"the bundle's table of ranks has a rank {rank}, which is {whose}; record the run again")
+        try:
+            msgspec.json.encode(other).decode()
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise AuditError(f"the document of rank {rank} can't be read: {error}") from None
+        check_numbers(other, f"the document of rank {rank}")
+        check_ranks(other, f"the document of rank {rank}", _MOST_RANKS)
+    return found
+
+
 def _check_document(document: Document) -> None:
     run, totals = document.run, document.totals
     counts = (totals.kernels, totals.unfused_kernels, totals.avoidable_kernels, run.exit_code)
-    times = (totals.step_us, totals.saving.step_us, totals.memory_bound_us, totals.device_us, totals.saving.likely_us)
     if not is_id(run.id) or (run.patched_from and not is_id(run.patched_from)):
         raise AuditError("the bundle's document names no run by an id; make one with: fusion-audit push")
     if run.source not in ("profile", "trace", "simulation"):
         raise AuditError(f"the bundle's document has the source {run.source!r}; expected profile, trace or simulation")
-    if not all(-_INT32 <= number <= _INT32 for number in counts) or not all(map(math.isfinite, times)):
+    if not all(-_INT32 <= number <= _INT32 for number in counts):
         raise AuditError("the bundle's document has totals that can't be stored")
+    check_numbers(document, "the bundle's document")
+    check_ranks(document, "the bundle's document", _MOST_RANKS)
     if not _is_moment(run.created):
         raise AuditError("the bundle's document has no time of creation that can be read")
 
 
 def _check_fixes(document: Document, fixes: list[FixDocument]) -> None:
     for fix in fixes:
-        times = (fix.predicted_us, fix.measured_us)
         wrong = fix.run != document.run.id or (fix.after_run and not is_id(fix.after_run))
-        if wrong or not all(map(math.isfinite, times)) or not _is_moment(fix.created):
+        if wrong or not _is_moment(fix.created):
             raise AuditError("the bundle holds a fix that is none of its run; make one with: fusion-audit push")
+        check_numbers(fix, "a fix in the bundle")
 
 
 def _is_moment(text: str) -> bool:
@@ -221,9 +241,8 @@ def _is_moment(text: str) -> bool:
         return False
 
 
-def _check_ops(document: Document, tables: dict[str, pyarrow.Table]) -> None:
+def _check_ops(document: Document, others: dict[int, Document], tables: dict[str, pyarrow.Table]) -> None:
     """Sites and kernels name ops by their rows: a row that is not there would fail on every page of the run."""
-    others = documents(tables[rank_tables.TABLE]) if rank_tables.TABLE in tables else {}
     owned: dict[int | None, dict[str, pyarrow.Table]] = {}
     for name, table in tables.items():
         rank, kind = table_of(name)

@@ -59,19 +59,21 @@ def documents(table: pyarrow.Table) -> dict[int, Document]:
     """The documents of the other ranks, by rank.
 
     Raises:
-        AuditError: one of them can't be read.
+        AuditError: one of them can't be read, or is of no rank, or there twice.
     """
-    found = {}
+    found: dict[int, Document] = {}
     for rank, text in zip(*(table.column(name).to_pylist() for name in ("rank", "document")), strict=True):
+        if rank is None or rank < 0 or rank in found:
+            raise AuditError(f"the table of ranks has rank {rank} twice, or it is none; record the run again")
         try:
             document = msgspec.json.decode(text, type=Document)
-        except (msgspec.MsgspecError, TypeError) as error:
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise AuditError(f"the document of rank {rank} can't be read ({error}); record the run again") from None
         if document.schema != SCHEMA:
             raise AuditError(
                 f"the document of rank {rank} has schema {document.schema!r}, this version reads {SCHEMA!r}"
             )
-        found[int(rank)] = document
+        found[rank] = document
     return found
 
 

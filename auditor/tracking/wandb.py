@@ -35,7 +35,7 @@ def _artefact(audit: Audit, html: str, folder: Path) -> Any:
     """The report, and the audit document beside it. The files are copied when they are added."""
     from auditor.report import render
 
-    name = re.sub(r"[^\w.-]+", "-", audit.document.run.name)[:100].strip("-.")
+    name = re.sub(r"[^\w.-]+", "-", audit.document.run.name, flags=re.ASCII)[:100].strip("-.")
     artefact = wandb.Artifact(f"fusion-audit-{name or 'run'}", type="fusion-audit")
     for file, text in (("report.html", html), ("audit.json", render(audit.document, audit.graph, "json"))):
         (folder / file).write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import json
 import os
 import tarfile
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 from api_client import installed_client
 from starlette.testclient import TestClient
@@ -23,7 +25,7 @@ from auditor.document import Site
 from auditor.errors import AuditError
 from auditor.fix_document import FixDocument
 from auditor.graph.tables import KERNELS
-from auditor.store import Store
+from auditor.store import Store, rank_tables
 from auditor.store import bundle as bundle_module
 from auditor.store.bundle import read_bundle, write_bundle
 from dashboard.api.app import create_service
@@ -257,6 +259,98 @@ class TestRuns:
         assert answer.status_code == 422
         assert answer.json()["error"].startswith(sentence)
         assert (store.list_runs(), files(service)) == ([], [])
+
+    @pytest.mark.parametrize(
+        ("path", "number", "sentence"),
+        [
+            ("coverage.steps", "9" * 400, "has a number in coverage.steps that no run has"),
+            ("totals.bytes", "9" * 400, "has a number in totals.bytes that no run has"),
+            ("totals.peak_bytes", "-" + "9" * 400, "has totals.peak_bytes below 0"),
+            ("totals.memory_bound_us", "-1", "has totals.memory_bound_us below 0"),
+            ("totals.device_us", "5e-324", "has totals.device_us below 1e-12"),
+            ("totals.saving.ideal_us", "1e300", "has a number in totals.saving.ideal_us that no run has"),
+            ("coverage.steps", "-1", "has coverage.steps below 0"),
+            ("ranks", '[{"rank": 1, "totals": {"kernels": 1' + "0" * 400 + "}}]", "number in ranks[0].totals.kernels"),
+            ("ranks", '[{"rank": -1}]', "has ranks twice, or that are none of its 2"),
+            ("ranks", '[{"rank": 1}, {"rank": 1}]', "has ranks twice, or that are none of its 2"),
+            ("findings", '[{"rule": "R", "name": "r", "family": "f", "places": [{"ops": [], "kernels": -3}]}]',
+             "has findings[0].places[0].kernels below 0"),
+            ("run.rank", "2", "is of rank 2 of 2, which no job has"),
+            ("run.world_size", "9" * 18, "which no job has"),
+        ],
+    )  # fmt: skip
+    def test_numbers_that_no_run_has(
+        self, path: str, number: str, sentence: str, store: Store, api: TestClient
+    ) -> None:
+        # GIVEN a document with one of them, as that of a run, and as that of another rank of a run
+        run: dict[str, Any] = {"id": "1m8aaaaaaaaa", "world_size": 2}
+        whole: dict[str, Any] = {"run": run}
+        at, keys = whole, path.split(".")
+        for key in keys[:-1]:
+            at = at.setdefault(key, {})
+        at[keys[-1]] = "NUMBER"
+        text = json.dumps(whole).replace('"NUMBER"', number)
+
+        # WHEN they are sent
+        sent = [self.bundle_of(text)]
+        if keys[0] in ("coverage", "totals", "findings"):
+            sent.append(self.bundle_of(json.dumps({"run": run}), [(1, text)]))
+        answers = [api.post("/api/v1/runs", content=data) for data in sent]
+
+        # THEN neither is stored, and the field is named
+        assert [answer.status_code for answer in answers] == [422] * len(sent)
+        assert all(sentence in answer.json()["error"] for answer in answers)
+        assert "the document of rank 1 has" in answers[1].text if len(sent) > 1 else True
+        assert store.list_runs() == []
+
+    @pytest.mark.parametrize(
+        ("rows", "sentence"),
+        [
+            ([(None, "{}")], "the table of ranks has rank None twice, or it is none"),
+            ([(-1, "{}")], "the table of ranks has rank -1 twice, or it is none"),
+            ([(1, "{}"), (1, "{}")], "the table of ranks has rank 1 twice"),
+            ([(0, "{}")], "the bundle's table of ranks has a rank 0, which is the run's own"),
+            ([(3, "{}")], "the bundle's table of ranks has a rank 3, which is none of its 3"),
+            ([(1, None)], "the document of rank 1 can't be read"),
+            ([(1, "[" * 200_000)], "the document of rank 1 can't be read"),
+            ([(1, '{"zzz": ' + "[" * 200_000)], "the document of rank 1 can't be read"),
+            ([(1, '{"schema": "fusion-audit/9"}')], "the document of rank 1 has schema"),
+        ],
+    )
+    def test_ranks_that_are_none(
+        self, rows: list[tuple[int | None, str | None]], sentence: str, store: Store, api: TestClient
+    ) -> None:
+        text = json.dumps({"run": {"id": "1m8aaaaaaaaa", "world_size": 3}})
+        answer = api.post("/api/v1/runs", content=self.bundle_of(text, rows))
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith(sentence)
+        assert store.list_runs() == []
+        assert api.post("/api/v1/runs", content=self.bundle_of(text, [(2, "{}"), (1, "{}")])).status_code == 201
+
+    def test_options_of_a_fix_are_bounded_too(self, tmp_path: Path) -> None:
+        options = '{"\\u001b[31m": [' + "9" * 400 + "]}"
+        site = f'{{"rule": "R", "module": "m", "options": {options}}}'
+        members = {
+            "document.json": '{"run": {"id": "1m8aaaaaaaaa"}}',
+            "fixes/0000.json": f'{{"run": "1m8aaaaaaaaa", "sites": [{site}]}}',
+        }
+        sent = self.archive([(tarfile.TarInfo(name), text.encode()) for name, text in members.items()])
+        sentence = r"a fix in the bundle has a number in 'sites\[0\]\.options\.\\x1b\[31m\[0\]' that no run has"
+        self.refused(tmp_path / "bundle", sent, sentence)
+
+    @pytest.mark.parametrize("name", ["rank01_ops", "rank\u0661_ops"])
+    def test_a_rank_has_one_spelling(self, name: str, tmp_path: Path) -> None:
+        sent = self.archive([(tarfile.TarInfo(f"tables/{name}.parquet"), b"x")])
+        self.refused(tmp_path / "bundle", sent, "which is no part of a run")
+
+    def bundle_of(self, text: str, ranks: list[tuple[int | None, str | None]] | None = None) -> bytes:
+        members = [(tarfile.TarInfo("document.json"), text.encode())]
+        if ranks is not None:
+            file = BytesIO()
+            columns = [list(column) for column in zip(*ranks, strict=True)]
+            pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, schema=rank_tables.schema()), file)
+            members.append((tarfile.TarInfo("tables/ranks.parquet"), file.getvalue()))
+        return self.archive(members)
 
     def refused(self, path: Path, data: bytes, sentence: str) -> None:
         path.write_bytes(data)

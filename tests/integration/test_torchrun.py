@@ -82,7 +82,8 @@ def test_two_ranks_are_one_run_that_rank_0_reports(script: Path, store: Store, f
     assert first["totals"]["unfused_kernels"] > 6
     assert (first["totals"]["collective_kernels"], second["differs"]) == (1, [])
     assert first["pid"] != second["pid"]
-    assert [f["fingerprint"] for f in first["findings"]] == [f["fingerprint"] for f in second["findings"]]
+    marks = [sorted(f["fingerprint"] for f in rank["findings"]) for rank in (first, second)]
+    assert marks[0] == marks[1]  # their order is that of their times, which differ
     assert not [f for f in report["findings"] if any(op.startswith("c10d.") for op in f["ops"])]
     for rank in (0, 1):
         document, tables = rank_of(run, rank)

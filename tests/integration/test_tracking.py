@@ -172,6 +172,17 @@ def test_wandb_has_metrics_a_table_and_the_report(audit: Audit, own_wandb: Any, 
     assert sorted(file.path for file in artefact.manifest.contents) == ["audit.json", "report.html"]
 
 
+@pytest.mark.usefixtures("own_wandb")
+@pytest.mark.parametrize(("name", "expected"), [("обучение", "run"), ("обучение llama/7b", "llama-7b"), ("..", "run")])
+def test_a_name_of_any_letters_names_an_artefact(
+    name: str, expected: str, audit: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from auditor.tracking.wandb import _artefact
+
+    monkeypatch.setattr(audit.document.run, "name", name)
+    assert _artefact(audit, "<!DOCTYPE html>", tmp_path).name == f"fusion-audit-{expected}"
+
+
 @pytest.mark.parametrize(
     ("to", "message"),
     [

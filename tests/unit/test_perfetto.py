@@ -244,3 +244,17 @@ def test_the_rules_see_what_is_broken(reason: str) -> None:
     made = [{"ph": "X", "cat": "c", "name": "n", "pid": 1, "tid": 1} | event for event in BROKEN[reason]]
     assert any(reason in told for told in broken_rules({"traceEvents": [name, *made]}))
     assert broken_rules({"traceEvents": [name]}) == []
+
+
+def test_a_path_of_many_levels_costs_no_more_than_one_of_some() -> None:
+    of = on_gpu(1)
+    for number, op in enumerate(of.ops):
+        op.module = ("a." if number % 2 else "b.") * 50_000 + "c"
+    file = io.BytesIO()
+    perfetto.write(audited(graph(1)), of, file)
+    assert len(file.getvalue()) < 1_200_000 + 2 * 100_000 * len(of.ops)  # an op tells its module, too
+    deep = exported(audited(graph(1)), of)
+    names = [each["name"] for each in slices(deep, "module")]
+    assert len(names) == 64 * len(of.ops)
+    assert max(map(len, names)) == 1001  # the innermost one has the rest of the path, cut
+    assert {name[-1] for name in names if len(name) == 1001} == {"…"}

@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from auditor.graph.model import OpGraph
 from auditor.ranks import meeting as meetings
 from auditor.ranks.api import join_ranks
 from auditor.ranks.meeting import Meeting
-from auditor.ranks.part import Part, Process
+from auditor.ranks.part import Part, Process, _began
 from auditor.ranks.whole import join, part_of
 from auditor.ranks.world import World, world
 from auditor.report import ranks as words
@@ -68,6 +69,28 @@ def whole(*graphs: OpGraph | None, missing: dict[int, str] | None = None) -> Aud
     return made
 
 
+@contextmanager
+def sleeping() -> Iterator[Process]:
+    """A process of this machine that runs as long as this lasts."""
+    one = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
+    )
+    with one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        try:
+            yield Process(host=Process.this().host, pid=one.pid, began=_began(one.pid))
+        finally:
+            one.kill()
+
+
+def kill_leader(meeting: Meeting) -> None:
+    """Leave the folder as a rank 0 does that is killed."""
+    with sleeping() as gone:
+        job = meetings.Job(mark=meeting._mark, process=gone)
+    (meeting.folder / "job.json").write_bytes(msgspec.json.encode(job))
+
+
 def save(store: Store, made: Audit) -> StoredRun:
     return store.load(store.save(made.document, made.tables()))
 
@@ -95,6 +118,46 @@ class TestWorld:
         marks = [job.job for job in jobs if job]
         assert marks[0] == marks[1]
         assert len(set(marks)) == 4
+
+    def test_machines_and_agents_of_one_loopback_address_are_told_apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def job(**change: str) -> str:
+            found = world(TORCHRUN | change)
+            assert found is not None
+            return found.job
+
+        def log(agent: str, rank: int) -> str:
+            return f"/tmp/torchelastic_{agent}/none_{agent}/attempt_0/{rank}/error.json"
+
+        one = job(TORCHELASTIC_ERROR_FILE=log("a", 1))
+        assert one == job(TORCHELASTIC_ERROR_FILE=log("a", 0), RANK="0", LOCAL_RANK="0")
+        assert one != job(TORCHELASTIC_ERROR_FILE=log("b", 1))
+        # Two agents make one job where each started a part of it, here of one machine and of two
+        halves = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+        far = halves | {"MASTER_ADDR": "10.0.0.1"}
+        assert job(**halves, TORCHELASTIC_ERROR_FILE=log("a", 1)) == job(**halves, TORCHELASTIC_ERROR_FILE=log("b", 1))
+        before = job(), job(MASTER_ADDR="127.0.0.1"), job(**far)
+
+        monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+
+        after = job(), job(MASTER_ADDR="127.0.0.1"), job(**far)
+        assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
+
+    @pytest.mark.parametrize(
+        ("odd", "sentence"),
+        [
+            ({"RANK": "9" * 5000}, "RANK is a number of 5000 digits; start the ranks with torchrun"),
+            ({"WORLD_SIZE": "300000000"}, "WORLD_SIZE=300000000 is more than the 1,000,000 ranks that a job can have"),
+            ({"LOCAL_WORLD_SIZE": "1" * 19}, "LOCAL_WORLD_SIZE is a number of 19 digits"),
+        ],
+    )
+    def test_numbers_that_no_job_has(self, odd: dict[str, str], sentence: str) -> None:
+        with pytest.raises(AuditError, match=sentence):
+            world(TORCHRUN | odd)
+
+    def test_a_local_world_larger_than_the_world_costs_nothing(self) -> None:
+        found = world(TORCHRUN | {"LOCAL_WORLD_SIZE": "9" * 18, "LOCAL_RANK": "9" * 17})
+        assert found is not None
+        assert found.neighbours() == [0]
 
     def test_a_rank_outside_of_its_world_is_refused(self) -> None:
         with pytest.raises(AuditError, match="RANK=2 is none of WORLD_SIZE=2; start the ranks with torchrun"):
@@ -197,6 +260,62 @@ class TestMeeting:
 
         assert again.failed() == ""
         assert again.collect(0.2) == {}  # and rank 1, alive by its process, is waited for as long as that
+
+    def test_a_live_job_of_the_same_name_is_refused(self, pair: tuple[Meeting, Meeting], tmp_path: Path) -> None:
+        with sleeping() as other:
+            for rank, name in ((0, "job.json"), (1, "rank-1.json")):
+                process: Any = other if rank else meetings.Job(mark="other", process=other)
+                (pair[0].folder / name).write_bytes(msgspec.json.encode(process))
+                with pytest.raises(AuditError, match=rf"process {other.pid} is rank {rank} of a job with this one's"):
+                    Meeting(here(rank), locate(tmp_path / "store")).arrive()
+            # What took our place all the same, from a machine of which nothing is known, keeps it
+            assert pair[0].collect(60.0) == {}
+            assert pair[0].missing[1].startswith("another job of the same name took its place in ")
+            pair[0].close()
+            assert (pair[0].folder / "job.json").exists()
+        Meeting(here(0), locate(tmp_path / "store")).arrive()  # over, it hinders nobody
+
+    def test_failures_of_a_job_that_is_over_end_no_script(self, pair: tuple[Meeting, Meeting], tmp_path: Path) -> None:
+        pair[1].hand_in(Part(rank=1, process=Process.this(), failure="boom", exit_code=1, at_s=1.0))
+        kill_leader(pair[0])
+        late = Meeting(here(1), locate(tmp_path / "store"))  # of the next job, whose rank 0 is not there yet
+        late.arrive()
+        assert late.failed() == ""
+
+    def test_who_waits_for_a_killed_rank_0_leaves_at_once_and_the_last_one_clears_up(self, tmp_path: Path) -> None:
+        location = locate(tmp_path / "store")
+        first, second, third = (Meeting(here(rank, 3), location) for rank in range(3))
+        for meeting in (first, second, third):
+            meeting.arrive()
+        failed = Part(rank=2, process=Process.this(), failure="boom", exit_code=1, at_s=1.0)
+        assert third.hand_in(failed)
+        kill_leader(first)
+        began_s = time.monotonic()
+        assert not second.hand_in(Part(rank=1, process=Process.this()), wait_s=60.0)
+        assert second.folder.exists()  # rank 2 is still there
+        third.wait_until_closed(60.0)
+        assert time.monotonic() - began_s < 10
+        assert not second.folder.parent.exists()
+
+    def test_rank_0_is_waited_for_where_an_older_one_was_killed(self, pair: tuple[Meeting, Meeting]) -> None:
+        first, second = pair
+        kill_leader(first)
+        second.arrive()
+        threading.Timer(0.2, first.arrive).start()
+        assert second.hand_in(Part(rank=1, process=Process.this()), wait_s=20.0)
+        assert list(first.collect(5.0)) == [1]
+
+    def test_the_folder_of_a_job_whose_processes_all_ended_goes_with_the_next_job(self, tmp_path: Path) -> None:
+        location = locate(tmp_path / "store")
+        old = Meeting(here(0, job="old"), location)
+        old.arrive()
+        kill_leader(old)
+        (old.folder / "rank-1.json").write_bytes(msgspec.json.encode(Process.this()))
+        Meeting(here(0, job="new"), location).arrive()
+        assert old.folder.exists()
+        (old.folder / "rank-1.json").write_bytes((old.folder / "job.json").read_bytes())
+        Meeting(here(0, job="newer"), location).arrive()
+        assert not old.folder.exists()
 
     def test_a_folder_that_nobody_closed_goes_after_a_day(self, tmp_path: Path) -> None:
         location = locate(tmp_path / "store")
@@ -413,6 +532,11 @@ class TestGate:
         assert self.judged(store, whole(graph(1), graph(1)), "max_kernels: 7") == {
             "max_kernels": "passed: 7 of at most 7"
         }
+
+    def test_a_row_of_the_own_rank_hides_nothing(self, store: Store) -> None:
+        made = whole(graph(3), graph(1))
+        made.others[0] = (audit(graph(0)).document, {})
+        assert self.judged(store, made, "max_kernels: 20")["max_kernels"].startswith("failed: on rank 0: 21")
 
     def test_a_required_kernel_has_to_be_live_on_one_rank(self, store: Store) -> None:
         budget = "require: [{replacement: rms_norm}]"
