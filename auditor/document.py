@@ -218,6 +218,8 @@ class RankFinding(msgspec.Struct, kw_only=True):
     kernels: int = 0
     kernels_after: int = 0
     bytes_now: int = 0
+    kind: str = ""
+    """What it is, wherever it is: a few digits of its rule, phase, ops and variant. Empty in older audits."""
 
 
 class Rank(msgspec.Struct, kw_only=True):

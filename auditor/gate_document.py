@@ -46,6 +46,10 @@ class Head(msgspec.Struct, kw_only=True, frozen=True):
     world_size: int = 1
     alike: bool = True
     """Processes of the job, and whether all that were recorded ran the same kernels and have the same findings."""
+    rank: int = 0
+    """The rank that figures and findings are of."""
+    unrecorded: list[int] = []
+    """Ranks of which nothing was recorded."""
 
 
 class Figures(msgspec.Struct, kw_only=True, frozen=True):
@@ -102,12 +106,15 @@ class Snapshot(msgspec.Struct, kw_only=True, frozen=True):
     ranks: list[RankSnapshot] = []
     """Ranks that differ from the one that the rest is of, those that are alike together."""
 
-    def of_rank(self, rank: int) -> Snapshot:
-        """What ``rank`` has: its own part, or that of the rank which it is like."""
+    def of_rank(self, rank: int) -> Snapshot | None:
+        """What ``rank`` has: its own part, or that of the rank which it is like; None: nothing was recorded of it."""
+        if rank in self.run.unrecorded:
+            return None
+        run = msgspec.structs.replace(self.run, rank=rank) if rank < self.run.world_size else self.run
         for part in self.ranks:
             if rank in part.ranks:
-                return msgspec.structs.replace(self, figures=part.figures, findings=part.findings, ranks=[])
-        return msgspec.structs.replace(self, ranks=[])
+                return Snapshot(run=run, figures=part.figures, findings=part.findings)
+        return msgspec.structs.replace(self, run=run, ranks=[])
 
 
 class Spread(msgspec.Struct, kw_only=True, frozen=True):
@@ -136,6 +143,8 @@ class FindingChange(msgspec.Struct, kw_only=True, frozen=True):
     device_us: tuple[float, float]
     likely_us: tuple[float, float]
     step_us: tuple[float, float]
+    after: str = ""
+    """Its fingerprint in the run after, which is another where its place was lost or its class renamed."""
 
 
 class Measure(msgspec.Struct, kw_only=True, frozen=True):

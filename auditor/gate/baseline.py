@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import urllib.error
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException, HTTPResponse
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,7 +24,7 @@ from auditor.errors import AuditError
 from auditor.gate.measures import Spreads
 from auditor.gate.snapshot import relative, snapshot_of
 from auditor.gate.spread import spreads_of, with_medians
-from auditor.gate_document import BASELINE, Snapshot
+from auditor.gate_document import BASELINE, Figures, Found, Snapshot
 from auditor.report.format import safe
 from auditor.report.json import finite
 from auditor.store import Store, StoredRun
@@ -33,6 +35,7 @@ _MOST_BYTES = 64_000_000
 _CHUNK = 1 << 16
 _TIMEOUT_S = 60.0
 _TIMES = ("device_us", "likely_us", "step_us")
+_OF_JOBS = ("world_size", "alike", "rank", "unrecorded")
 _RUN = re.compile(r"(?P<base>.*?)/(?:api/v1/runs|run)/(?P<ref>[^/]+)(?:/[^/]+)?/?")
 """The path of a run's page, or of the run in the API, of a service."""
 
@@ -68,7 +71,9 @@ def written(snapshot: Snapshot, root: Path) -> str:
     for made in data["ranks"]:
         made["figures"] |= {"memory_bound_share": None, "step_us": None}
     if snapshot.run.world_size == 1:
-        del data["ranks"], data["run"]["world_size"], data["run"]["alike"]
+        del data["ranks"]
+        for key in _OF_JOBS:
+            del data["run"][key]
     return json.dumps(data, indent=1) + "\n"
 
 
@@ -182,9 +187,9 @@ def _converted(data: Any, label: str) -> Baseline:
     found = data.get("schema") if isinstance(data, dict) else None
     try:
         if found == SCHEMA:
-            return Baseline(snapshot_of(msgspec.convert(data, Document)), label)
+            return Baseline(_checked(snapshot_of(msgspec.convert(data, Document)), label), label)
         if found == BASELINE:
-            return Baseline(msgspec.convert(data, Snapshot), label)
+            return Baseline(_checked(msgspec.convert(data, Snapshot), label), label)
     except msgspec.ValidationError as error:
         raise AuditError(
             f"{label} is damaged: {safe(str(error))}; write it again with: fusion-audit baseline"
@@ -192,3 +197,17 @@ def _converted(data: Any, label: str) -> Baseline:
     if isinstance(found, str) and found.startswith("fusion-audit"):
         raise AuditError(f"{label} has schema {safe(found)}, this version reads {BASELINE} and {SCHEMA}")
     raise AuditError(f"{label} is no baseline; write one with: fusion-audit baseline RUN -o FILE")
+
+
+def _checked(snapshot: Snapshot, label: str) -> Snapshot:
+    """``snapshot``, whose figures have to be numbers from 0 on: below others no run could ever be."""
+    figures = [snapshot.figures, *(part.figures for part in snapshot.ranks)]
+    findings = chain(snapshot.findings, *(part.findings for part in snapshot.ranks))
+    for each in chain[Figures | Found](figures, findings):
+        for key, value in msgspec.structs.asdict(each).items():
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                raise AuditError(
+                    f"{label} is damaged: its {key} is {value:g}, and no figure can be negative or endless; write it "
+                    "again with: fusion-audit baseline"
+                )
+    return snapshot

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 from auditor.gate.measures import Spreads, measured
-from auditor.gate_document import Change, Comparison, FindingChange, Found, Head, Snapshot
+from auditor.gate_document import Change, Comparison, FindingChange, Found, Head, Place, Snapshot
 from auditor.report.format import plural, safe
 
 _ORDER: tuple[Change, ...] = ("new", "more", "fewer", "fixed", "same")
 
 
 def compare(before: Snapshot, after: Snapshot, spreads: tuple[Spreads, Spreads] = ({}, {})) -> Comparison:
-    """``after`` against ``before``. Any two runs compare; what speaks against it is in the remarks.
+    """``after`` against what ``before`` has of its rank. Any two runs compare; the remarks say what speaks against it.
 
     ``spreads`` are those of their measured figures, where these are medians of several runs.
     """
+    own = before.of_rank(after.run.rank)
+    if before.run.rank != after.run.rank:  # the medians are of the rank that it shows
+        spreads = ({}, spreads[1])
+    before = own or before
     return Comparison(
         before=before.run,
         after=after.run,
@@ -27,8 +34,8 @@ def compare_findings(before: list[Found], after: list[Found]) -> list[FindingCha
     """The findings of both, matched by fingerprint; what got worse comes first.
 
     Code that is traced to apply a plan, or compiled, has lost its modules and lines: what is left of a finding there is
-    matched by its rule, phase, ops and variant. So is one whose class or function has another name now, where it is as
-    large as before.
+    matched by its rule, phase, ops and variant, and where several are alike in these, by its size. So is one of another
+    class in the same file, or of another form in the same class, where it is as large as before.
     """
     was, now = ({found.fingerprint: found for found in side} for side in (before, after))
     _place(was, now)
@@ -40,14 +47,22 @@ def compare_findings(before: list[Found], after: list[Found]) -> list[FindingCha
 
 def _place(placed: dict[str, Found], lost: dict[str, Found]) -> None:
     """Give findings of ``lost`` that name no place the fingerprint of the one like them that ``placed`` alone has."""
-    for mark, found in list(lost.items()):
-        if mark in placed or _has_place(found):
-            continue
-        others = [(m, other) for m, other in placed.items() if m not in lost and _has_place(other)]
-        alike = [m for m, other in others if other.kind == found.kind]
-        if len(alike) == 1:
-            del lost[mark]
-            lost[alike[0]] = found
+    free = {m: f for m, f in placed.items() if m not in lost and _has_place(f)}
+    homeless = {m: f for m, f in lost.items() if m not in placed and not _has_place(f)}
+    for mark, own in _certain(homeless, free):
+        lost[own] = lost.pop(mark)
+
+
+def _certain(some: dict[str, Found], others: dict[str, Found]) -> Iterator[tuple[str, str]]:
+    """Those of one kind: the only two of it, else the only two of it that are of one size."""
+    for kind in dict.fromkeys(found.kind for found in some.values() if found.kind):
+        one, other = ({m: _size(f) for m, f in side.items() if f.kind == kind} for side in (some, others))
+        alone = len(one) == len(other) == 1
+        sizes = Counter(one.values())
+        for mark, size in one.items():
+            like = [m for m, its in other.items() if alone or its == size]
+            if len(like) == 1 and sizes[size] == 1:
+                yield mark, like[0]
 
 
 def _rename(was: dict[str, Found], now: dict[str, Found]) -> None:
@@ -58,8 +73,26 @@ def _rename(was: dict[str, Found], now: dict[str, Found]) -> None:
     )
     for kind in dict.fromkeys(found.kind for found in gone.values()):
         old, new = ([m for m, f in side.items() if f.kind == kind] for side in (gone, came))
-        if len(old) == len(new) == 1 and _size(gone[old[0]]) == _size(came[new[0]]):
+        if len(old) == len(new) == 1 and _is_near(gone[old[0]], came[new[0]]):
             now[old[0]] = now.pop(new[0])
+
+
+def _is_near(one: Found, other: Found) -> bool:
+    """Whether two are of one size, and of one class or file: elsewhere it is another that happens to be as large.
+
+    The function says nothing: every module has a ``forward``.
+    """
+    if _size(one) != _size(other):
+        return False
+    return bool(one.module_class and one.module_class == other.module_class) or _is_one_file(one.source, other.source)
+
+
+def _is_one_file(one: Place | None, other: Place | None) -> bool:
+    """Files of a baseline are named from the repository's root on, those of a run are not."""
+    if one is None or other is None or not one.file or not other.file:
+        return False
+    a, b = ("/" + place.file.replace("\\", "/").lstrip("/") for place in (one, other))
+    return a.endswith(b) or b.endswith(a)
 
 
 def _size(found: Found) -> tuple[float, ...]:
@@ -78,7 +111,7 @@ def _change(was: Found | None, now: Found | None, mark: str) -> FindingChange:
         change=change_of(a, b), fingerprint=mark, rule=named.rule, name=named.name, module_class=named.module_class,
         source=named.source, modules=named.modules, sites=(a.sites, b.sites), kernels=(a.kernels, b.kernels),
         avoidable=(a.avoidable, b.avoidable), bytes=(a.bytes, b.bytes), device_us=(a.device_us, b.device_us),
-        likely_us=(a.likely_us, b.likely_us), step_us=(a.step_us, b.step_us),
+        likely_us=(a.likely_us, b.likely_us), step_us=(a.step_us, b.step_us), after=now.fingerprint if now else "",
     )  # fmt: skip
 
 
@@ -112,6 +145,11 @@ def remarks_on(before: Head, after: Head) -> list[str]:
     if before.world_size != after.world_size:
         sizes = [f"{size} ranks" if size > 1 else "one process" for size in (before.world_size, after.world_size)]
         remarks.append(f"The runs are of {sizes[0]} before and {sizes[1]} after: one rank of each is compared.")
+    if after.rank in before.unrecorded:
+        remarks.append(
+            f"Nothing was recorded of rank {after.rank} before: its figures and findings are compared with those of "
+            f"rank {before.rank}, which may be another part of the model."
+        )
     if not (before.alike and after.alike):
         remarks.append("Not all ranks are alike: these figures and findings are of the rank that a run shows.")
     if before.steps != after.steps:

@@ -22,9 +22,9 @@ def culprits(
     Findings that are new or larger than in the baseline go before all others; ``grown_only`` leaves the others out.
     """
     at = dict(_modules(document, scope))
-    grown = [c for c in changes if c.change in ("new", "more") and c.fingerprint in at]
+    grown = [c for c in changes if c.change in ("new", "more") and c.after in at]
     if grown or grown_only:
-        return [of_change(change, at[change.fingerprint]) for change in grown[:_SHOWN]]
+        return [of_change(change, at[change.after]) for change in grown[:_SHOWN]]
     found = [f for f in now.findings if f.fingerprint in at]
     largest = sorted(found, key=lambda f: (-counted(f, key), f.fingerprint))
     return [of_found(each, at[each.fingerprint]) for each in largest[:_SHOWN]]
@@ -66,7 +66,7 @@ def of_change(change: FindingChange, module: str) -> Culprit:
         parts = (("sites", sites), ("kernels", kernels), ("avoidable", avoidable))
         what = "more: " + ", ".join(f"{number(a)} → {number(b)} {noun}" for noun, (a, b) in parts)
     now = Found(
-        fingerprint=change.fingerprint, rule=change.rule, name=change.name, source=change.source,
+        fingerprint=change.after, rule=change.rule, name=change.name, source=change.source,
         step_us=change.step_us[1], likely_us=change.likely_us[1],
     )  # fmt: skip
     return _culprit(now, what, module)

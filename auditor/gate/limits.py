@@ -18,11 +18,12 @@ from auditor.report.gate_words import amount, more, with_spread
 
 def check_limit(
     limit: Limit, document: Document, now: Snapshot, before: Snapshot | None, changes: list[FindingChange],
-    spreads: Spreads | None = None,
+    spreads: Spreads | None = None, no_baseline: str = "no baseline was given; give one with --baseline",
 ) -> Check:  # fmt: skip
     """Hold the run of ``document`` (``now``) to ``limit``; ``changes`` are those against the baseline ``before``.
 
-    ``spreads`` are those of what is measured, of which ``now`` has the medians.
+    ``spreads`` are those of what is measured, of which ``now`` has the medians; ``no_baseline`` says why there is no
+    ``before``.
     """
     scope, name = limit.scope, document.run.name
     if scope.model and not fnmatchcase(name, scope.model):
@@ -34,7 +35,7 @@ def check_limit(
     if limit.increase is None:
         held = _most(limit, value, over)
     elif before is None:
-        return _check(limit, "skipped", "no baseline was given; give one with --baseline", value)
+        return _check(limit, "skipped", no_baseline, value)
     else:
         held = _increase(limit, limit.increase, value, _of_rule(limit.kind.key, before, scope), over)
     held = msgspec.structs.replace(held, spread=over)

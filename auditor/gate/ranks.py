@@ -11,7 +11,8 @@ from auditor.document import Document
 from auditor.gate.compare import compare_findings
 from auditor.gate.measures import Spreads
 from auditor.gate.snapshot import snapshot_of
-from auditor.gate_document import Check, FindingChange, Snapshot
+from auditor.gate_document import Check, FindingChange, Head, Snapshot
+from auditor.report.ranks import named
 from auditor.store import StoredRun
 from auditor.store.rank_tables import TABLE, documents
 
@@ -54,6 +55,16 @@ def _side(
     was = before.of_rank(rank) if before else None
     changes = compare_findings(was.findings, now.findings) if was else []
     return Side(rank, table, document, now, was, changes, spreads)
+
+
+def check_recorded(run: Head, baseline: Snapshot | None) -> list[Check]:
+    """A warning where the run holds nothing of ranks that ``baseline`` recorded: what they lost would not be seen."""
+    there = baseline.run.world_size if baseline else 0
+    lost = [r for r in run.unrecorded if baseline and r < there and r not in baseline.run.unrecorded]
+    if not lost:
+        return []
+    message = f"nothing was recorded of {named(lost)}, which the baseline holds: no limit is held there"
+    return [Check(id="ranks", key="ranks", title="ranks of the baseline", status="warned", message=message)]
 
 
 def worst(checks: Mapping[int, Check]) -> Check:

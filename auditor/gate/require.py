@@ -128,7 +128,7 @@ def _in_its_place(
     inside = dict(_inside(wanted, document))
     if wanted.kernel:
         grown = (change for change in changes if change.change in ("new", "more"))
-        yield from (of_change(change, inside[change.fingerprint]) for change in grown if change.fingerprint in inside)
+        yield from (of_change(change, inside[change.after]) for change in grown if change.after in inside)
         return
     meant = {
         finding.fingerprint

@@ -50,6 +50,7 @@ def _short(findings: list[RankFinding]) -> list[Found]:
             fingerprint=mark, rule=group[0].rule, name=group[0].name, module_class=group[0].module_class,
             source=place_of(group[0].source), sites=sum(f.sites for f in group), kernels=sum(f.kernels for f in group),
             avoidable=sum(max(f.kernels - f.kernels_after, 0) for f in group), bytes=sum(f.bytes_now for f in group),
+            kind=group[0].kind,
         )
         for mark, group in groups.items()
     ]  # fmt: skip
@@ -63,7 +64,8 @@ def head_of(document: Document) -> Head:
         id=run.id, name=run.name, created=run.created, commit=run.commit, device=run.device.name,
         kind=run.device.kind, torch=run.torch, edges=document.coverage.edges, steps=steps_of(document),
         select=sorted(run.select), ignore=sorted(run.ignore), world_size=run.world_size,
-        alike=not any(rank.differs for rank in document.ranks),
+        alike=not any(rank.differs for rank in document.ranks), rank=run.rank,
+        unrecorded=[rank.rank for rank in document.ranks if not rank.recorded],
     )  # fmt: skip
 
 
@@ -91,7 +93,7 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
         phase=first.phase,
         source=place_of(first.source),
         modules=list(dict.fromkeys(m for f in group for m in f.modules if m))[:MODULES],
-        kind=_kind(first),
+        kind=kind_of(first),
         sites=total(lambda f: f.sites),
         kernels=total(lambda f: f.kernels),
         avoidable=total(avoidable),
@@ -102,7 +104,8 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
     )
 
 
-def _kind(finding: Finding) -> str:
+def kind_of(finding: Finding) -> str:
+    """What a finding is, wherever it is: a few digits of its rule, phase, ops and variant."""
     variant = str(sorted(finding.variant.items()))
     text = "|".join((finding.rule, finding.phase, *map(base_name, finding.ops), variant))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -1,7 +1,8 @@
 """What is measured, over several runs of one program: the median of each figure, and how sure that is.
 
 A time of one run says little: a machine's pace differs from run to run. Runs are of one program where name, device,
-torch, plan, commit and all counts are equal; a commit that is not known, or with changes on top, may be anything.
+torch, plan, ranks, commit and all counts are equal; a commit that is not known, or with changes on top, may be of
+anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from auditor.commit import DIRTY
 from auditor.document import Document
+from auditor.errors import AuditError
 from auditor.gate.measures import KINDS, Spreads, figures_of
 from auditor.gate_document import Figures, Snapshot, Spread
 from auditor.measuring.ratio import Ratio
@@ -20,6 +22,8 @@ from auditor.store import RunFilter, Store, StoredRun
 
 _MOST, _LOOKED_AT = 20, 100
 """Runs that a median is of, and stored runs among which they are looked for, the last ones."""
+_WIDEST = 10.0
+"""Of an interval: its end over its beginning. One that is wider says nothing, and would excuse every time."""
 
 
 class _Finding(msgspec.Struct):
@@ -42,12 +46,15 @@ def spreads_of(run: StoredRun, store: Store) -> Spreads:
 
 
 def spread(values: list[float | None]) -> Spread | None:
-    """The median of what is known, with its 95 % interval; None where nothing is."""
-    known = [value for value in values if value]
+    """The median of what is known, with its 95 % interval where that says something; None where nothing is known.
+
+    What is no number above 0 is not known.
+    """
+    known = [value for value in values if value is not None and 0 < value < math.inf]
     if not known:
         return None
     one = Ratio.of(known, [1.0] * len(known))
-    if len(known) == 1 or not math.isfinite(one.high):
+    if len(known) == 1 or one.high > _WIDEST * one.low:
         return Spread(runs=len(known), median=one.ratio)
     return Spread(runs=len(known), median=one.ratio, low=one.low, high=one.high)
 
@@ -66,7 +73,10 @@ def _alike(run: StoredRun, store: Store) -> Iterator[Figures]:
     left = _MOST - 1
     for each in store.list_runs(RunFilter(name=name, device=own.run.device.name), limit=_LOOKED_AT):
         if left and each.id != run.id and each.kernels == own.totals.kernels:
-            other = store.load(each.id, _Totals).document
+            try:
+                other = store.load(each.id, _Totals).document
+            except AuditError:  # deleted meanwhile, damaged or of another version: not this run's fault
+                continue
             if _program(other) == _program(own):
                 left -= 1
                 yield figures_of(other)
@@ -75,4 +85,4 @@ def _alike(run: StoredRun, store: Store) -> Iterator[Figures]:
 def _program(document: Document) -> tuple[object, ...]:
     run, totals = document.run, document.totals
     counts = (totals.kernels, totals.unfused_kernels, totals.avoidable_kernels, totals.bytes, document.coverage.steps)
-    return run.torch, run.plan, run.commit, run.exit_code, counts
+    return run.torch, run.plan, run.commit, run.exit_code, run.world_size, run.rank, counts

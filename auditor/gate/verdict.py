@@ -19,11 +19,11 @@ from auditor.gate.budget import Demands, Limit
 from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
 from auditor.gate.limits import check_limit
-from auditor.gate.ranks import Side, best, sides_of, worst
+from auditor.gate.ranks import Side, best, check_recorded, sides_of, worst
 from auditor.gate.require import check_live, launches_of
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.spread import spreads_of, with_medians
-from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText
+from auditor.gate_document import Check, Comparison, GateDocument, Head, Point, RuleText, Snapshot
 from auditor.report.format import clip, safe
 from auditor.report.ranks import named
 from auditor.store import RunFilter, Store, StoredRun
@@ -59,8 +59,10 @@ def judge(
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
         comparison = compare(baseline.snapshot, now, (baseline.spreads, spreads))
         demands = demands.against_baseline()
-    sides = sides_of(run, now, spreads, baseline.snapshot if baseline else None)
-    checks = [*_placed(_limits(demands, sides), demands, run, sides), *_required(demands, run, sides, rules)]
+    before = baseline.snapshot if baseline else None
+    sides = sides_of(run, now, spreads, before)
+    checks = [*_placed(_limits(demands, sides, before), demands, run, sides), *_required(demands, run, sides, rules)]
+    checks += check_recorded(now.run, before)
     passed = not any(check.status == "failed" for check in checks)
     return GateDocument(
         passed=passed,
@@ -69,7 +71,7 @@ def judge(
         baseline=baseline.label if baseline else "",
         comparison=comparison,
         checks=checks,
-        remarks=[*(comparison.remarks if comparison else []), *_remarks(document, now.run, demands, rules)],
+        remarks=[*(comparison.remarks if comparison else []), *_remarks(document, now.run, before, demands, rules)],
         next=_next(now.run, baseline, store, passed=passed, checks=checks),
         rules=_texts(checks, comparison, rules),
         trend=_trend(store, now.run),
@@ -85,12 +87,13 @@ def _nothing(run: str) -> str:
     )
 
 
-def _limits(demands: Demands, sides: Sequence[Side]) -> list[Check]:
+def _limits(demands: Demands, sides: Sequence[Side], baseline: Snapshot | None) -> list[Check]:
     """Each limit on every rank: what counts is the rank that keeps it worst."""
+    why = {"no_baseline": "the baseline recorded nothing of this rank"} if baseline else {}
     return [
         worst(
             {
-                side.rank: check_limit(limit, side.document, side.now, side.before, side.changes, side.spreads)
+                side.rank: check_limit(limit, side.document, side.now, side.before, side.changes, side.spreads, **why)
                 for side in sides
             }
         )
@@ -136,15 +139,22 @@ def _required(demands: Demands, run: StoredRun, sides: Sequence[Side], rules: Se
     ]
 
 
-def _remarks(document: Document, run: Head, demands: Demands, rules: Sequence[Rule]) -> list[str]:
+def _remarks(
+    document: Document, run: Head, before: Snapshot | None, demands: Demands, rules: Sequence[Rule]
+) -> list[str]:
     remarks = []
     if document.run.exit_code:
         remarks.append(
             f"The script of this run ended with code {document.run.exit_code}: it may have been recorded in part."
         )
-    absent = [rank.rank for rank in document.ranks if not rank.recorded]
-    if absent:
-        remarks.append(f"Nothing was recorded of {named(absent)}, of which the limits therefore say nothing.")
+    if run.unrecorded:
+        remarks.append(f"Nothing was recorded of {named(run.unrecorded)}, of which the limits therefore say nothing.")
+    alone = [rank.rank for rank in document.ranks if rank.recorded and before and rank.rank in before.run.unrecorded]
+    if alone:
+        remarks.append(
+            f"The baseline recorded nothing of {named(alone)}: limits on increases are not held there, others are; "
+            "make it anew from a run that holds every rank."
+        )
     if run.kind == "cpu":
         remarks.append(
             "The run is of a CPU: kernels are its dispatched ops, which tell of the program's fusions; "

@@ -49,9 +49,9 @@ class Ratio:
         logs = np.sort(_log_ratios(baseline, new))
         ratio, rounds = float(np.median(logs)), len(logs)
         if rounds == 1:
-            return cls(math.exp(ratio), 0.0, math.inf)
+            return cls(_exp(ratio), 0.0, math.inf)
         low, high = _student(logs, ratio) if rounds in STUDENT else _between_ranks(logs)
-        return cls(math.exp(ratio), math.exp(low), math.exp(high))
+        return cls(_exp(ratio), _exp(low), _exp(high))
 
     @property
     def is_faster(self) -> bool:
@@ -61,6 +61,14 @@ class Ratio:
     def within(self, tight: float) -> bool:
         """Whether both ends of the interval lie within ± ``tight`` (0.01 is 1 %) of the ratio."""
         return self.high <= self.ratio * (1 + tight) and self.low >= self.ratio * (1 - tight)
+
+
+def _exp(log: float) -> float:
+    """Infinity beyond the numbers that there are: few samples, far apart, have such an interval."""
+    try:
+        return math.exp(log)
+    except OverflowError:
+        return math.inf
 
 
 def without_drift(samples: Samples) -> Samples:

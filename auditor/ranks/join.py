@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from auditor.document import Document, Finding, Rank, RankFinding
+from auditor.gate.snapshot import kind_of
 from auditor.ranks.part import Part
 from auditor.report.format import count, plural, safe, size
 
@@ -70,7 +71,7 @@ def _finding(found: Finding) -> RankFinding:
     return RankFinding(
         fingerprint=found.fingerprint, rule=found.rule, name=found.name, module_class=found.module_class,
         source=found.source, sites=found.sites, kernels=found.kernels, kernels_after=found.kernels_after,
-        bytes_now=found.bytes_now,
+        bytes_now=found.bytes_now, kind=kind_of(found),
     )  # fmt: skip
 
 

@@ -77,6 +77,8 @@ def sentence(check: Check) -> str:
 
 def set_at(check: Check) -> str:
     """``file:line`` that holds the limit."""
+    if check.key == "ranks":
+        return "the run has to hold every rank that its baseline does"
     if not check.file:
         return "no count may grow against a baseline, unless max_increase is set"
     name = short_path(check.file, Path.cwd())

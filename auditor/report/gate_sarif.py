@@ -17,6 +17,11 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema
 _ROOT = "%SRCROOT%"
 _LEVELS = {"failed": "error", "warned": "warning"}
 _FINGERPRINT = "fusionAudit/v1"
+_NO_LIMITS = {
+    "require": "A fused kernel that has to run did not run: the fusion was lost, or fell back to separate ops.",
+    "ranks": "Ranks of the job that the baseline holds were not recorded: no limit is held on them.",
+}
+"""What checks other than limits are about, by key."""
 
 
 def render(gate: GateDocument) -> str:
@@ -41,11 +46,8 @@ def render(gate: GateDocument) -> str:
 
 
 def _limit_rule(key: str, check: Check) -> dict[str, Any]:
-    text = (
-        "A fused kernel that has to run did not run: the fusion was lost, or fell back to separate ops."
-        if key == "require"
-        else f"The run has more {key.replace('_', ' ')} than its budget or its baseline allows."
-    )
+    more = f"The run has more {key.replace('_', ' ')} than its budget or its baseline allows."
+    text = _NO_LIMITS.get(key, more)
     return _rule(f"gate/{key}", f"gate-{key.replace('_', '-')}", text, text, _LEVELS[check.status])
 
 

@@ -31,6 +31,8 @@ class FindingChange(msgspec.Struct, kw_only=True, frozen=True):
 
     change: Change
     fingerprint: str
+    after: str
+    """Its fingerprint in the run after; empty where that does not have it."""
     rule: str
     name: str
     module_class: str
@@ -120,6 +122,7 @@ def _timed(change: CountedChange, within: float) -> FindingChange:
     return FindingChange(
         change=change_of(change.kernels, change.device_us, within),
         fingerprint=change.fingerprint,
+        after=change.after,
         rule=change.rule,
         name=change.name,
         module_class=safe(change.module_class),

@@ -190,9 +190,9 @@ def _findings(found: Comparison) -> list[Any]:
 
 def _finding(each: FindingChange, found: Comparison) -> Any:
     """Its page in the run that has it, the later where both do."""
-    run = found.before if each.change == "gone" else found.after
+    there = (found.before.id, each.fingerprint) if each.change == "gone" else (found.after.id, each.after)
     label: list[Any] = [html.Strong(each.rule), f" {each.name}"]
-    return dcc.Link(label, href=links.finding(run.id, each.fingerprint), style={"whiteSpace": "nowrap"})
+    return dcc.Link(label, href=links.finding(*there), style={"whiteSpace": "nowrap"})
 
 
 def _source(source: str) -> Any:

@@ -151,9 +151,9 @@ def _findings(found: Comparison, root: str) -> html.Section | None:
 
 def _finding(change: FindingChange, found: Comparison, root: str) -> list[Any]:
     word, tone = _SHOWN[change.change]
-    run = found.before.id if change.change == "fixed" else found.after.id
+    there = (found.before.id, change.fingerprint) if change.change == "fixed" else (found.after.id, change.after)
     return [
-        [dcc.Link(safe(change.name), href=links.finding(run, change.fingerprint)), " ", html.Code(safe(change.rule))],
+        [dcc.Link(safe(change.name), href=links.finding(*there)), " ", html.Code(safe(change.rule))],
         badges.badge(word, tone),
         html.Code(facts.change_place(change, root)),
         "–" if change.change == "new" else number(change.avoidable[0]),

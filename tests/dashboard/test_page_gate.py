@@ -62,6 +62,25 @@ def test_the_gate_of_a_run_that_got_worse(store: Store) -> None:
     assert "fusion-audit show" in said
 
 
+@pytest.mark.usefixtures("app")
+def test_a_finding_that_grew_leads_to_where_the_run_has_it(store: Store) -> None:
+    before = store.load(save(store))
+    document = before.document
+    found = document.findings[0]
+    assert found.module_class
+    found.module_class, found.source, found.fingerprint = "", None, "0123456789abcdef"
+    found.sites, found.kernels = 3 * found.sites, 3 * found.kernels
+    document.totals.unfused_kernels += found.kernels
+    after = store.save(document, dict(before.tables))
+
+    shown = page("gate").layout(model="llama")
+
+    assert judged_limits(shown)["unfused kernels against the baseline"][0] == "failed"
+    assert links(shown)[found.name] == f"/run/{after}/finding/0123456789abcdef"
+    compared = page("compare")._compare(before.id, after)
+    assert f"/run/{after}/finding/0123456789abcdef" in links(compared).values()
+
+
 def test_the_gate_of_a_run_that_got_better_and_of_an_equal_one(store: Store) -> None:
     save(store)
     save(store, GATES)

@@ -97,6 +97,17 @@ def test_what_is_no_baseline_is_told(folder: Path, store: Store, content: str, s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [('"kernels": 12', '"kernels": -12'), ('"step_us": 1000.0', '"step_us": -1000')]
+)
+def test_a_figure_below_zero_is_told(folder: Path, store: Store, old: str, new: str) -> None:
+    assert old in text()
+    (folder / "b.json").write_text(text().replace(old, new))
+    told = new.replace('"', "").replace(":", " is")
+    with pytest.raises(AuditError, match=f"^baseline b.json is damaged: its {told}, and no figure can be negative"):
+        baseline_of("b.json", store)
+
+
 def test_a_file_that_is_not_there(store: Store) -> None:
     with pytest.raises(AuditError, match=r"^no file a/b.json; .* fusion-audit baseline RUN -o b.json$"):
         baseline_of("a/b.json", store)

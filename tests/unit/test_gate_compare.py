@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from gate_factory import audited, graph
 
-from auditor.document import CoverageInfo, Document, Finding, Run, Totals
+from auditor.document import CoverageInfo, Document, Finding, Run, SourceInfo, Totals
 from auditor.errors import AuditError
 from auditor.gate.comparable import check_comparable
 from auditor.gate.compare import compare
@@ -60,17 +60,62 @@ def test_a_finding_that_lost_its_place_is_the_one_of_its_kind_that_is_gone() -> 
     assert changes([linear("a", "Linear", other)], [lost]) == {"a": "fixed", "b": "new"}
 
 
+def test_of_several_that_lost_their_place_each_is_the_one_of_its_size_whatever_their_order() -> None:
+    def linear(mark: str, module_class: str, sites: int) -> Finding:
+        return Finding(
+            rule="FUS501", name="unfused-sibling-gemms", family="horizontal", fingerprint=mark, sites=sites,
+            kernels=2 * sites, kernels_after=sites, module_class=module_class, ops=["aten.mm"],
+        )  # fmt: skip
+
+    placed = [linear("small", "Linear", 2), linear("large", "Other", 6)]
+    lost = [linear("x", "", 6), linear("y", "", 2)]
+    for now in (lost, lost[::-1]):
+        assert changes(placed, now) == {"small": "same", "large": "same"}
+        assert changes(now, placed) == {"small": "same", "large": "same"}
+    # AND where sizes don't tell, the first in order is not better than the others
+    for now in (lost, lost[::-1]):
+        assert changes([linear("small", "Linear", 3)], now) == {"small": "fixed", "x": "new", "y": "new"}
+    twins = [linear("x", "", 2), linear("y", "", 2)]
+    assert changes(placed, twins) == {"large": "fixed", "small": "fixed", "x": "new", "y": "new"}
+
+
+def norm(
+    mark: str, module_class: str, *, sites: int = 2, variant: str = "weight", file: str = "/repo/model.py"
+) -> Finding:
+    found = finding(mark, sites=sites, kernels=6 * sites, after=sites)
+    found.module_class, found.ops, found.variant = module_class, ["aten.pow", "aten.mul"], {"cast": variant}
+    found.source = SourceInfo(file=file, line=3, function="forward")
+    return found
+
+
 def test_a_finding_whose_class_has_another_name_is_the_same_where_that_is_certain() -> None:
-    def norm(mark: str, module_class: str, sites: int = 2, variant: str = "weight") -> Finding:
-        found = finding(mark, sites=sites, kernels=6 * sites, after=sites)
-        found.module_class, found.ops, found.variant = module_class, ["aten.pow", "aten.mul"], {"cast": variant}
-        return found
 
     assert changes([norm("a", "Norm")], [norm("b", "RootNorm")]) == {"a": "same"}
     # AND another size, another casting mode, or one of two is another computation
     assert changes([norm("a", "Norm")], [norm("b", "RootNorm", sites=3)]) == {"a": "fixed", "b": "new"}
     assert changes([norm("a", "Norm")], [norm("b", "RootNorm", variant="input")]) == {"a": "fixed", "b": "new"}
     assert changes([norm("a", "Norm")], [norm("b", "One"), norm("c", "Two")]) == {"a": "fixed", "b": "new", "c": "new"}
+
+
+def test_a_finding_that_is_fixed_here_and_an_equal_one_that_came_elsewhere_are_two() -> None:
+    gone, came = norm("a", "Norm", file="/repo/a.py"), norm("b", "RootNorm", file="/repo/b.py")
+    assert changes([gone], [came]) == {"a": "fixed", "b": "new"}
+    # AND a class that moved is one, as is one of a file that a baseline names from the repository's root on
+    assert changes([gone], [norm("b", "Norm", file="/repo/b.py")]) == {"a": "same"}
+    assert changes([norm("a", "Norm", file="pkg/b.py")], [norm("b", "Root", file="/repo/pkg/b.py")]) == {"a": "same"}
+    assert changes([norm("a", "Norm", file="po/b.py")], [came]) == {"a": "fixed", "b": "new"}
+    nameless = [norm(mark, "") for mark in "ab"]
+    for found in nameless:
+        found.source = None
+    assert changes(nameless[:1], nameless[1:]) == {"a": "fixed", "b": "new"}
+
+
+def test_a_finding_under_another_fingerprint_says_which_the_run_after_has() -> None:
+    before, after = (snapshot_of(Document(findings=[norm(m, name)])) for m, name in (("a", "Norm"), ("b", "RootNorm")))
+    (change,) = compare(before, after).findings
+    assert (change.fingerprint, change.after) == ("a", "b")
+    (fixed,) = compare(before, snapshot_of(Document())).findings
+    assert (fixed.fingerprint, fixed.after) == ("a", "")
 
 
 def test_as_many_kernels_at_more_sites_is_a_change() -> None:

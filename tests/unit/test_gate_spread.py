@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +34,22 @@ def test_a_median_has_an_interval_from_two_values_on() -> None:
     assert spread([]) is None
     assert spread([None, 0.0]) is None
     assert spread([5.0]) == Spread(runs=1, median=pytest.approx(5.0))
-    two = spread([4.0, 9.0])
+    two = spread([4.0, 4.41])
     assert two is not None
-    assert (two.runs, two.median) == (2, pytest.approx(6.0))  # of ratios: 4 to 6 is as far as 6 to 9
+    assert (two.runs, two.median) == (2, pytest.approx(4.2))  # of ratios: 4 to 4.2 is as far as 4.2 to 4.41
     assert two.low is not None
     assert two.high is not None
-    assert two.low < 4 < 9 < two.high  # two values are few
+    assert two.low < 4 < 4.41 < two.high  # two values are few
+
+
+def test_an_interval_that_says_nothing_is_none() -> None:
+    assert spread([4.0, 9.0]) == Spread(runs=2, median=pytest.approx(6.0))  # 0.01 to 3,700
+    assert spread([1e-300, 1e300]) == Spread(runs=2, median=pytest.approx(1.0))
+
+
+def test_what_is_no_time_is_not_known() -> None:
+    assert spread([-1.0, math.nan, math.inf, None, 0.0]) is None
+    assert spread([-1.0, 5.0, math.inf]) == Spread(runs=1, median=pytest.approx(5.0))
 
 
 def test_nine_equal_values_are_certain() -> None:
@@ -52,10 +65,31 @@ def test_only_runs_of_the_same_program_count(store: Store) -> None:
     runs(store, 9000.0, torch="2.12.0")
     runs(store, 9000.0, plan="/a/plan.yaml")
     runs(store, 9000.0, norms=2)
+    runs(store, 9000.0, world_size=2)
+    runs(store, 9000.0, rank=1)
 
     found = spreads_of(store.load(first), store)["step_us"]
 
     assert (found.runs, found.median) == (3, pytest.approx(1100.0))
+
+
+def test_stored_runs_that_can_not_be_read_or_hold_no_time_break_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, gone, newer, damaged = runs(store, 1000.0, 1010.0, 1020.0, 1030.0)
+    forged = store.load(first)
+    forged.document.totals.step_us, forged.document.totals.memory_bound_us = -5.0, -1.0
+    store.save(forged.document, dict(forged.tables))
+    found = store.list_runs()
+    store.delete(gone)  # after it was listed
+    monkeypatch.setattr(store, "list_runs", lambda *_, **__: found)
+    for run, document in ((newer, '{"schema": "fusion-audit/9"}'), (damaged, "{")):
+        with closing(sqlite3.connect(store.location.file)) as database, database:  # type: ignore[arg-type]
+            assert database.execute("update runs set document = ? where id = ?", (document, run)).rowcount == 1
+
+    known = spreads_of(store.load(first), store)
+    assert known["step_us"] == Spread(runs=1, median=pytest.approx(1000.0))
+    assert known["memory_bound_share"].runs == 1
 
 
 @pytest.mark.parametrize("commit", ["", f"{COMMIT}-dirty"])

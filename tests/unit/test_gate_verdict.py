@@ -174,6 +174,23 @@ def test_what_an_older_baseline_does_not_know_is_not_held(store: Store) -> None:
     assert said == {"max_increase.peak_memory": "skipped: it is not known of the baseline"}
 
 
+def test_what_grew_under_another_fingerprint_is_blamed_by_the_one_that_the_run_has(store: Store) -> None:
+    of = graph(1)
+    before = save(store, of)
+    document = audited(of)
+    (found,) = document.findings
+    assert found.module_class
+    found.module_class, found.source, found.fingerprint = "", None, "traced"
+    found.sites, found.kernels = 3 * found.sites, 3 * found.kernels
+    document.totals.unfused_kernels *= 3
+
+    checks = gate(store, store.load(store.save(document, to_tables(of))), baseline=before.id).checks
+
+    (check,) = (each for each in checks if each.id == "max_increase.unfused_kernels")
+    assert check.status == "failed"
+    assert [(each.fingerprint, each.what.split(",")[0]) for each in check.culprits] == [("traced", "more: 1 → 3 sites")]
+
+
 def required(store: Store, run: StoredRun, demand: str) -> Check:
     (check,) = gate(store, run, f"require: [{demand}]").checks
     return check

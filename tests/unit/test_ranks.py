@@ -22,6 +22,7 @@ from auditor.errors import AuditError
 from auditor.gate.baseline import Baseline, written
 from auditor.gate.budget import Demands, file_demands
 from auditor.gate.comparable import check_comparable
+from auditor.gate.compare import compare
 from auditor.gate.snapshot import head_of, snapshot_of
 from auditor.gate.verdict import judge
 from auditor.gate_document import Snapshot
@@ -512,7 +513,7 @@ class TestGate:
         else:
             demands = Demands()
         against = Baseline(baseline, "baseline b.json") if baseline else None
-        found = judge(run, demands, against, rules(), store=store, root=Path("/repo"))
+        found = self.gate = judge(run, demands, against, rules(), store=store, root=Path("/repo"))
         assert not any(step.startswith("fusion-audit fix") for step in found.next)
         return {check.id: f"{check.status}: {check.message}" for check in found.checks}
 
@@ -557,9 +558,52 @@ class TestGate:
         snapshot = snapshot_of(whole(graph(1), graph(4), graph(4), graph(1)).document)
         assert [part.ranks for part in snapshot.ranks] == [[1, 2]]
         read = msgspec.json.decode(written(snapshot, Path("/repo")), type=Snapshot)
-        assert [read.of_rank(rank).figures.kernels for rank in range(4)] == [7, 28, 28, 7]
-        assert read.of_rank(1).findings[0].source is not None
-        assert read.of_rank(1).findings[0].source.file == "model.py"
+        of = [read.of_rank(rank) for rank in range(4)]
+        assert [part and (part.run.rank, part.figures.kernels) for part in of] == [(0, 7), (1, 28), (2, 28), (3, 7)]
+        assert of[1] is not None
+        assert of[1].findings[0].source is not None
+        assert of[1].findings[0].source.file == "model.py"
+
+    def test_the_file_says_of_which_rank_it_is_and_which_are_lost(self) -> None:
+        made = whole(graph(1), None, graph(4), missing={1: "it did not come"})
+        read = msgspec.json.decode(written(snapshot_of(made.document), Path("/repo")), type=Snapshot)
+        assert (read.run.rank, read.run.unrecorded) == (0, [1])
+        assert read.of_rank(1) is None
+        assert read.of_rank(2) is not None
+
+    def test_a_rank_that_the_baseline_lost_is_held_to_absolute_limits_only(self, store: Store) -> None:
+        lost = snapshot_of(whole(graph(1), None, missing={1: "it did not come"}).document)
+        found = self.judged(store, whole(graph(1), graph(4)), "max_kernels: 27\nmax_increase: {kernels: 0}", lost)
+        assert found == {
+            "max_kernels": "failed: on rank 1: 28, 1 more than the 27 allowed",
+            "max_increase.kernels": "passed: on rank 0: stayed 7",
+        }
+        (remark,) = (each for each in self.gate.remarks if "limits on increases" in each)
+        assert remark.startswith("The baseline recorded nothing of rank 1: limits on increases are not held there")
+
+    def test_a_rank_that_the_run_lost_warns(self, store: Store) -> None:
+        kept = snapshot_of(whole(graph(1), graph(4)).document)
+        found = self.judged(store, whole(graph(1), None, missing={1: "it did not come"}), "", kept)
+        assert found["ranks"] == (
+            "warned: nothing was recorded of rank 1, which the baseline holds: no limit is held there"
+        )
+        both = whole(graph(1), None, missing={1: "it did not come"})
+        assert "ranks" not in self.judged(store, both, "", snapshot_of(both.document))
+
+    def test_the_rank_that_is_shown_is_compared_with_its_own(self) -> None:
+        before, after = (snapshot_of(whole(graph(n), graph(4)).document) for n in (1, 2))
+        second = msgspec.structs.replace(
+            after, figures=after.ranks[0].figures, run=msgspec.structs.replace(after.run, rank=1, unrecorded=[0])
+        )
+        kernels = {m.key: (m.before, m.after) for m in compare(before, second).measures}["kernels"]
+        assert kernels == (28, 28)
+        turned = compare(second, after)
+        assert any("Nothing was recorded of rank 0 before" in remark for remark in turned.remarks)
+
+    def test_a_finding_of_a_rank_that_lost_its_place_is_still_known(self) -> None:
+        """Ranks in short keep what a finding is, too."""
+        (part,) = snapshot_of(whole(graph(1), graph(4)).document).ranks
+        assert [found.kind for found in part.findings] == [f.kind for f in snapshot_of(audited(graph(4))).findings]
 
     def test_the_file_of_a_single_process_says_nothing_of_ranks(self) -> None:
         assert "ranks" not in written(snapshot_of(audited(graph(1))), Path("/repo"))
