@@ -236,7 +236,14 @@ def _take_place(config: Config, main: ModuleType) -> None:
 
 
 def _join_threads() -> None:
-    """Threads that the script left running may still call its model; the interpreter would wait for them too."""
+    """Threads that the script left running may still call its model; the interpreter would wait for them too.
+
+    Before that it has pools tell their threads to end once their work is done: such threads wait for work for ever.
+    """
+    at_exit = getattr(threading, "_threading_atexits", [])
+    while at_exit:
+        with suppress(Exception):
+            at_exit.pop()()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

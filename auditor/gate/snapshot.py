@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 from auditor.document import Document, Finding, Rank, RankFinding, SourceInfo
+from auditor.engine.kinds import kind_of
 from auditor.gate.measures import a_step, figures_from, figures_of, steps_of
 from auditor.gate_document import Found, Head, Place, RankSnapshot, Snapshot
-from auditor.graph.ops import base_name
 from auditor.report.facts import avoidable
 
 MODULES = 3
@@ -102,13 +101,6 @@ def _found(mark: str, group: list[Finding], steps: int) -> Found:
         likely_us=total(lambda f: f.saving.likely_us),
         step_us=total(lambda f: f.saving.step_us),
     )
-
-
-def kind_of(finding: Finding) -> str:
-    """What a finding is, wherever it is: a few digits of its rule, phase, ops and variant."""
-    variant = str(sorted(finding.variant.items()))
-    text = "|".join((finding.rule, finding.phase, *map(base_name, finding.ops), variant))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def place_of(source: SourceInfo | None) -> Place | None:

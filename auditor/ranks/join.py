@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from auditor.document import Document, Finding, Rank, RankFinding
-from auditor.gate.snapshot import kind_of
+from auditor.engine.kinds import kind_of
 from auditor.ranks.part import Part
 from auditor.report.format import count, plural, safe, size
 

@@ -62,7 +62,6 @@ def test_the_gate_of_a_run_that_got_worse(store: Store) -> None:
     assert "fusion-audit show" in said
 
 
-@pytest.mark.usefixtures("app")
 def test_a_finding_that_grew_leads_to_where_the_run_has_it(store: Store) -> None:
     before = store.load(save(store))
     document = before.document

@@ -146,6 +146,22 @@ def test_a_thread_that_outlives_the_script(tmp_path: Path) -> None:
     check_complete(tmp_path, recording)
 
 
+def test_a_pool_that_nobody_shuts_down_ends_with_the_script(tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import time, torch\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "model, pool = torch.nn.Linear(4, 4), ThreadPoolExecutor(2)\n"
+        "pool.submit(print, 'started').result()\n"
+        "for _ in range(5): model(torch.rand(2, 4))\n"
+        f"pool.submit(lambda: (time.sleep(0.3), open({str(tmp_path / 'late')!r}, 'w')))\n",
+    )
+    recording = record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    check_complete(tmp_path, recording)
+    assert (tmp_path / "late").exists()  # what was submitted is done first
+
+
 def test_a_daemon_thread_that_is_caught_in_a_recorded_step(tmp_path: Path) -> None:
     recording = record(tmp_path, "threaded.py", "stuck")
 
