@@ -64,7 +64,7 @@ def avoidable(finding: Finding) -> int:
 
 
 def refusals(document: Document, relative_to: Path | None = None) -> list[Refusal]:
-    """Refused sites grouped by rule and reason, most frequent first. Paths are short, as :func:`short_path` has them."""
+    """Refused sites grouped by rule and reason, most frequent first; paths as :func:`short_path` has them."""
     groups: dict[tuple[str, str], list[Refused]] = {}
     for refused in document.refused:
         groups.setdefault((refused.rule, refused.reason), []).append(refused)
