@@ -76,7 +76,7 @@ def test_what_is_found_does_not_hide_what_is_refused() -> None:
     # THEN both are told
     assert said[1:] == [
         "  found: a site of 6 ops, op 0 aten.pow to op 5 aten.mul; it is in the findings",
-        "  refused: inv2 escapes to aten.exp; op 12 aten.exp (/home/me/model.py:12)",
+        "  refused: inv escapes to aten.exp; op 12 aten.exp (/home/me/model.py:12)",
     ]
 
 
