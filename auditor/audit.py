@@ -142,5 +142,5 @@ def audit_graph(
         suppressed=selection.report(),
     )
     document.run.select, document.run.ignore = list(config.select), list(config.ignore)
-    document.run.notes.extend(n for n in graph.coverage.notes if n not in document.run.notes)
+    document.run.notes.extend(n for n in (*graph.coverage.notes, *parts.notes) if n not in document.run.notes)
     return Audit(document, graph)

@@ -16,7 +16,7 @@ class WhyNotCommand(Command):
         parser.add_argument("run", metavar="RUN", help="id, unique start of an id, name, or latest")
         parser.add_argument("rule", metavar="RULE", help="id or name of the rule")
         parser.add_argument(
-            "--at", required=True, metavar="MODULE_OR_LINE", help="model.layers.0.input_layernorm, or modeling.py:41"
+            "--at", required=True, metavar="MODULE_OR_LINE", help="model.layers.0.norm, modeling.py:41, or 'op 35'"
         )
         options.add_rules(parser)
         options.add_db(parser)

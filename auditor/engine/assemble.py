@@ -33,6 +33,7 @@ from auditor.engine.savings import (
     step_model,
     step_saving,
 )
+from auditor.engine.step_time import doubt
 from auditor.graph.model import Kernel, Op, OpGraph, Source
 from auditor.graph.ops import base_name, is_collective, is_memory_bound
 from auditor.graph.peak import peak_bytes
@@ -51,6 +52,7 @@ class Assembled:
     findings: list[Finding]
     refused: list[Refused]
     coverage: CoverageInfo
+    notes: list[str]
 
 
 def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Device) -> Assembled:
@@ -68,6 +70,7 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
         findings=findings,
         refused=_refused(claims.refused),
         coverage=_coverage(graph),
+        notes=[told] if (told := doubt(graph)) else [],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from statistics import median
 
 from auditor.devices.describe import Device
@@ -13,16 +14,26 @@ from auditor.graph.model import Kernel, OpGraph
 SMALLEST_REST = 0.01
 """An Amdahl cap never claims that less than this part of a step remains."""
 
+TOLERANCE = 0.05
+"""Part of a step by which its ops may exceed it before their times are doubted: medians of noisy steps."""
+
+PROFILER_US = 2.0
+"""What the profiler may add to the time of an op."""
+
 
 @dataclass(frozen=True)
 class StepModel:
-    """One recorded window. ``serial``: a CPU run, where device time is wall time and ops never wait for a device."""
+    """One recorded window. ``serial``: a CPU run, where device time is wall time and ops never wait for a device.
+
+    ``stretch``: how many times the step its ops took, where that is more than once: a busy machine under the profiler.
+    """
 
     step_us: float
     busy_us: float
     kernels: int
     launch_us: float
     serial: bool
+    stretch: float = 1.0
 
     @property
     def device_share(self) -> float:
@@ -39,18 +50,41 @@ def step_model(graph: OpGraph, device: Device) -> StepModel:
     if serial:
         # Ops run one after the other. Their starts are medians over steps, so intervals may seem to overlap, and
         # under the profiler they may add up to more than the bare step: then nothing of it was idle.
-        busy = min(sum(s.dur_us for s in spans), step) if step > 0 else 0.0
+        took = sum(s.dur_us for s in spans)
+        busy = min(took, step) if step > 0 else 0.0
+        stretch = max(1.0, took / step) if step > 0 and isfinite(took / step) else 1.0
     else:
         busy = _union_us(spans)
-        step = max(step, busy)
+        step, stretch = max(step, busy), 1.0
     launch = _host_gap_us(spans, max(0.0, step - busy)) if serial else _launch_us(spans, device)
-    return StepModel(step, busy, graph.kernels, launch, serial)
+    return StepModel(step, busy, graph.kernels, launch, serial, stretch)
+
+
+def doubt(graph: OpGraph) -> str:
+    """Why the times of a CPU run say little, a sentence: one op at a time can't take longer than the step; or ``""``.
+
+    By thread, as ops of several may well run side by side, and beyond what the profiler itself adds to an op.
+    """
+    step = graph.step_us * max(1, graph.coverage.steps)
+    if graph.device_kind != "cpu" or step <= 0:
+        return ""
+    threads: dict[int, float] = {}
+    for op in graph.ops:
+        threads[op.thread] = threads.get(op.thread, 0.0) + op.dur_us - PROFILER_US * op.launches
+    longest = max(threads.values(), default=0.0)
+    if longest <= step * (1.0 + TOLERANCE):
+        return ""
+    return (
+        "The kernels of a step add up to more than the step took: times of this recording are not to be trusted; "
+        "record again on a quiet machine."
+    )
 
 
 def step_saving(likely_us: float, launches_removed: int, step: StepModel) -> float:
     """Wall time of the step that a saving of device time is worth, at most the step itself.
 
-    On a CPU everything is in series: the device time and the host's own time for the ops that go. On a GPU the
+    On a CPU everything is in series: the device time and the host's own time for the ops that go; where ops took
+    longer than the step, it is their share of all ops that counts. On a GPU the
     device time counts for the share of the step in which the device is the bottleneck, removed launches for the rest
     and never for more than the device's idle time.
     """
@@ -59,7 +93,7 @@ def step_saving(likely_us: float, launches_removed: int, step: StepModel) -> flo
     launches = max(0, launches_removed) * step.launch_us
     idle = max(0.0, step.step_us - step.busy_us)
     if step.serial:
-        return min(step.step_us, max(0.0, likely_us) + min(launches, idle))
+        return min(step.step_us, max(0.0, likely_us) / step.stretch + min(launches, idle))
     device = max(0.0, likely_us) * step.device_share
     return min(step.step_us, device + min(idle, launches * (1.0 - step.device_share)))
 

@@ -34,17 +34,21 @@ def explain(
     chosen: Sequence[Rule],
     suppressed: Callable[[Candidate], Suppressing | None] = lambda _: None,
 ) -> str:
-    """Sentences, one a line, on what ``rule`` did at ``at``: a module (glob allowed) or ``file.py:LINE``.
+    """Sentences, one a line, on what ``rule`` did at ``at``: a module (glob allowed), ``file.py:LINE`` or ``op 35``.
 
     ``chosen`` are the rules that the run used, ``suppressed`` says which setting left a site out.
     Raises AuditError where ``at`` names no recorded op.
     """
     ops = ops_at(graph, at)
-    unique = list(dict.fromkeys(_Why(graph, rule, ops, chosen, suppressed).lines()))
-    if len(unique) > MAX_LINES:
-        unique = [*unique[:MAX_LINES], f"… and {len(unique) - MAX_LINES} more"]
+    groups = [group for group in _Why(graph, rule, ops, chosen, suppressed).groups() if group]
+    said = [line for group in groups for line in _cut(group, MAX_LINES // len(groups))]
     head = f"{rule.id} {rule.name} at {at}: {len(ops)} ops recorded, {sum(op.launches for op in ops)} kernels"
-    return "\n".join([head, *(f"  {line}" for line in unique)])
+    return "\n".join([head, *(f"  {line}" for line in said)])
+
+
+def _cut(lines: list[str], limit: int) -> list[str]:
+    unique = list(dict.fromkeys(lines))
+    return unique if len(unique) <= limit else [*unique[:limit], f"… and {len(unique) - limit} more"]
 
 
 class _Why:
@@ -73,9 +77,12 @@ class _Why:
             self.left_out.append((site, setting.reason))
         return setting is None
 
-    def lines(self) -> list[str]:
-        lines = ["the rule is ignored: the run's settings did not choose it"] if self.ignored else self._claimed()
-        return lines if lines and not self.ignored else [*lines, *self._alone()]
+    def groups(self) -> list[list[str]]:
+        """What was found and what was refused, apart: many of one kind must not hide the other."""
+        if self.ignored:
+            return [["the rule is ignored: the run's settings did not choose it", *self._alone()]]
+        claimed = self._claimed()
+        return [claimed, self._refusals(self.refused)] if claimed else [self._alone()]
 
     def _claimed(self) -> list[str]:
         found = [f"found: {_span(site)}; it is in the findings" for site in self.sites if self._is_ours(site)]
@@ -92,9 +99,11 @@ class _Why:
         """What the rule does when no other rule is there to take the kernels."""
         alone = claim(self.graph, [self.rule])
         lines = [self._lost(site) for site in alone.sites if self._is_ours(site)]
-        refusals = [*self.refused, *(r for _, r in alone.refused)]
-        lines += [_refused(r) for r in refusals if self.here & {op.index for op in r.ops}]
+        lines += self._refusals([*self.refused, *(r for _, r in alone.refused)])
         return lines or nearest(self.graph, self.rule, self.ops)
+
+    def _refusals(self, refusals: Sequence[Refusal]) -> list[str]:
+        return [_refused(r) for r in refusals if self.here & {op.index for op in (r.at, *r.ops)}]
 
     def _lost(self, site: Candidate) -> str:
         members = _members(site)
@@ -117,8 +126,8 @@ class _Why:
 def ops_at(graph: OpGraph, at: str) -> list[Op]:
     """The ops of a module (and of what it contains), or of a source line.
 
-    ``at`` is a module path or glob, a module class, ``file.py:LINE`` with any tail of the path, or a line
-    number alone where no module is called so.
+    ``at`` is a module path or glob, a module class, ``file.py:LINE`` with any tail of the path, a line number alone
+    where no module is called so, or ``op 35`` with or without its name, as reports call an op of no known place.
     """
     file, _, line = at.rpartition(":")
     is_line = line.isdigit() and len(line) < 10
@@ -129,11 +138,21 @@ def ops_at(graph: OpGraph, at: str) -> list[Op]:
             for op in graph.ops
             if op.source and op.source.line == int(line) and (not file or _same_file(op.source.file, file))
         ]
+    found = found or _numbered(graph, at)
     if not found:
         raise AuditError(
             f"no op was recorded at {at!r}; give a module, its class, or file.py:LINE; {_known(graph, is_line)}"
         )
     return found
+
+
+def _numbered(graph: OpGraph, at: str) -> list[Op]:
+    word, _, rest = at.partition(" ")
+    number, _, name = rest.partition(" ")
+    # Only these digits: int() takes others and what no list is as long as
+    if word != "op" or not (number.isascii() and number.isdigit() and len(number) < 10):
+        return []
+    return [op for op in graph.ops[int(number) : int(number) + 1] if name in ("", op.name)]
 
 
 def _in_module(op: Op, at: str) -> bool:

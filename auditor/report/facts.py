@@ -63,12 +63,15 @@ def avoidable(finding: Finding) -> int:
     return max(finding.kernels - finding.kernels_after, 0)
 
 
-def refusals(document: Document) -> list[Refusal]:
-    """Refused sites grouped by rule and reason, most frequent first."""
+def refusals(document: Document, relative_to: Path | None = None) -> list[Refusal]:
+    """Refused sites grouped by rule and reason, most frequent first; paths as :func:`short_path` has them."""
     groups: dict[tuple[str, str], list[Refused]] = {}
     for refused in document.refused:
         groups.setdefault((refused.rule, refused.reason), []).append(refused)
-    merged = [Refusal(rule, reason, g[0].at, sum(r.count for r in g)) for (rule, reason), g in groups.items()]
+    merged = [
+        Refusal(rule, reason, short_path(g[0].at, relative_to), sum(r.count for r in g))
+        for (rule, reason), g in groups.items()
+    ]
     return sorted(merged, key=lambda r: (-r.count, r.rule, r.reason))
 
 
@@ -186,7 +189,18 @@ def _step_of(document: Document, finding: Finding) -> str:
 
 def next_steps(document: Document) -> list[NextStep]:
     """Commands to run now, ready to paste."""
-    run = _shell(document.run.id or "latest")
+    steps = _of_stored(document) if document.run.id else []
+    if document.coverage.edges == "inferred":
+        import_ = "fusion-audit import TRACE.json --execution-trace ET.json"
+        steps.append(NextStep(import_, "the same audit on observed edges"))
+    if not document.findings:
+        steps.append(NextStep("fusion-audit rules list", "what is looked for"))
+    return steps
+
+
+def _of_stored(document: Document) -> list[NextStep]:
+    """What reads the run from the store, which gave it its id: no command finds one that was never stored."""
+    run = _shell(document.run.id)
     steps = [NextStep(f"fusion-audit show {run} --format html > audit.html", "the graphs, before and after")]
     if document.findings and _can_be_fixed(document.run):
         steps.append(NextStep(f"fusion-audit fix {run}", "replaces, verifies and measures"))
@@ -194,11 +208,6 @@ def next_steps(document: Document) -> list[NextStep]:
         first = refusals(document)[0]
         at = f"fusion-audit why-not {run} {_shell(first.rule)} --at {_shell(first.at)}"
         steps.append(NextStep(at, "which op forbids it"))
-    if document.coverage.edges == "inferred":
-        import_ = "fusion-audit import TRACE.json --execution-trace ET.json"
-        steps.append(NextStep(import_, "the same audit on observed edges"))
-    if not document.findings:
-        steps.append(NextStep("fusion-audit rules list", "what is looked for"))
     return steps
 
 

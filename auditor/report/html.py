@@ -117,4 +117,4 @@ def _about(document: Document) -> str:
 
 def _next(document: Document) -> str:
     text = "\n".join(f"{step.command}  # {step.why}" for step in facts.next_steps(document))
-    return details("What next", f"<pre>{lines(text)}</pre>", "fold")
+    return details("What next", f"<pre>{lines(text)}</pre>", "fold") if text else ""

@@ -11,18 +11,21 @@ from __future__ import annotations
 import gzip
 import heapq
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import msgspec
 
 from auditor.collect.kineto import EXPORT
-from auditor.document import Document, Finding, Site
-from auditor.graph.model import Kernel, Op, OpGraph
+from auditor.document import Document, Finding, Site, SourceInfo
+from auditor.graph.model import Kernel, Op, OpGraph, Source
 from auditor.report import facts
-from auditor.report.format import safe
+from auditor.report.format import clip, safe
 
 HOST, FINDINGS, DEVICE = 1, 2, 10
 """Process ids; device n is ``DEVICE + n``."""
@@ -133,7 +136,7 @@ def _op_args(op: Op) -> dict[str, Any]:
         "class": safe(op.module_class),
     }
     if op.source is not None:
-        args["source"] = safe(f"{op.source.file}:{op.source.line} in {op.source.function}")
+        args["source"] = _place(op.source)
     return {key: value for key, value in args.items() if value != ""}
 
 
@@ -230,15 +233,43 @@ def _flat(slices: Sequence[_Slice]) -> Iterator[_Slice]:
 
 def _findings(document: Document, graph: OpGraph, zero: float) -> Iterator[Event]:
     yield from _process(FINDINGS, "findings, by likely saving", 1000)
-    tids = count(1)
+    tids, seen = count(1), set[str]()
     for finding in facts.ranked(document):
-        owner = safe(finding.module_class) or _OUTSIDE
-        name = f"{safe(finding.rule)} {safe(finding.name)} · {owner}"
+        name = _named(finding)
+        name = f"{name} · {safe(finding.fingerprint)}" if name in seen else name
+        seen.add(name)
         for lane, sites in enumerate(_lanes(finding, graph, zero)):
             tid = next(tids)
             yield from _track(FINDINGS, tid, f"{name} ({lane + 1})" if lane else name, tid)
             for site, inner in sites:
                 yield from _drawn(FINDINGS, tid, "finding", [site, *inner])
+
+
+def _named(finding: Finding) -> str:
+    """Rule, kind of module, and where: one rule may find several things that are of no module."""
+    where = [_line(finding.source), *(safe(module) for module in finding.modules), *map(safe, finding.ops)]
+    parts = [
+        f"{safe(finding.rule)} {safe(finding.name)}",
+        safe(finding.module_class) or _OUTSIDE,
+        clip(next((each for each in where if each), ""), _LONGEST),
+        "" if finding.phase == "forward" else safe(finding.phase),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _line(source: Source | SourceInfo | None) -> str:
+    return f"{_short(source.file, os.getcwd())}:{source.line}" if source is not None and source.file else ""
+
+
+def _place(source: Source | SourceInfo) -> str:
+    function = safe(source.function)
+    return f"{_line(source)} in {function}" if function else _line(source)
+
+
+@lru_cache(maxsize=1024)
+def _short(file: str, folder: str) -> str:
+    """The path as findings print it; kept, because every op of a step names one of a few files."""
+    return facts.short_path(file, Path(folder))
 
 
 def _lanes(finding: Finding, graph: OpGraph, zero: float) -> list[list[tuple[_Slice, list[_Slice]]]]:
@@ -264,8 +295,10 @@ def _site(finding: Finding, site: Site, graph: OpGraph, zero: float) -> tuple[_S
     timed = sorted(k for k in kernels if math.isfinite(k[0]) and math.isfinite(k[1]))
     if not timed:
         return None
+    where = site.module or _line(site.source)
+    name = clip(f"{finding.rule} · {where}" if where else finding.rule, _LONGEST)
     inner = list(_flat([_Slice(start, start + dur, name) for start, dur, name in timed]))
-    whole = _Slice(inner[0].start_us, max(s.end_us for s in inner), finding.rule, args=_site_args(finding, site))
+    whole = _Slice(inner[0].start_us, max(s.end_us for s in inner), name, args=_site_args(finding, site))
     return whole, inner
 
 
@@ -274,7 +307,7 @@ def _site_args(finding: Finding, site: Site) -> dict[str, Any]:
         "rule": f"{safe(finding.rule)} {safe(finding.name)}",
         "fingerprint": safe(finding.fingerprint),
         "module": safe(site.module),
-        "source": facts.place(site.source),
+        "source": _place(site.source) if site.source is not None else "",
         "kernels": site.kernels,
         "kernels_after": site.kernels_after,
         "bytes_now": site.bytes_now,

@@ -95,7 +95,7 @@ class _Writer:
         return [self.paint("good", "no findings"), *self._indented(headline.looked_at(self.document))]
 
     def refused(self) -> list[str]:
-        groups = facts.refusals(self.document)
+        groups = facts.refusals(self.document, Path.cwd())
         if not groups:
             return []
         sites = plural(sum(g.count for g in groups), "site")
@@ -120,8 +120,9 @@ class _Writer:
         return [line for note in self.document.run.notes for line in self._item("note", safe(note))]
 
     def next(self) -> list[str]:
-        lines = [self.paint("bold", "what next")]
-        for step in facts.next_steps(self.document):
+        steps = facts.next_steps(self.document)
+        lines = [self.paint("bold", "what next")] if steps else []
+        for step in steps:
             # A command is never broken: it is there to be pasted.
             joined = f"  {step.command}  # {step.why}"
             lines += [joined] if columns(joined) <= self.width else [f"  # {step.why}", f"  {step.command}"]

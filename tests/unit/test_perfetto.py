@@ -73,7 +73,7 @@ def test_ops_kernels_modules_and_the_arrows_between_them() -> None:
     assert [(event["pid"], event["tid"], event["ts"]) for event in arrows[:2]] == [(1, 2, 0.0), (10, 8, 5.0)]
     assert tracks(trace) == {
         (1, 1): "modules, thread 0", (1, 2): "ops, thread 0", (10, 8): "stream 7",
-        (2, 1): "FUS201 unfused-rms-norm · Norm",
+        (2, 1): "FUS201 unfused-rms-norm · Norm · /repo/model.py:10",
     }  # fmt: skip
 
 
@@ -83,7 +83,11 @@ def test_a_slice_of_a_finding_spans_the_kernels_of_a_site_and_says_what_fusing_t
     (whole, *inner) = slices(exported(document, of), "finding")
     (finding,) = document.findings
     (site,) = finding.places
-    assert (whole["name"], whole["ts"], whole["ts"] + whole["dur"]) == ("FUS201", 5.0, 5.0 + 5 * 30 + 20)
+    assert (whole["name"], whole["ts"], whole["ts"] + whole["dur"]) == (
+        "FUS201 · layers.0.norm",
+        5.0,
+        5.0 + 5 * 30 + 20,
+    )
     assert [slice_["name"] for slice_ in inner] == [f"{name}_kernel" for name in finding.ops]
     args = whole["args"]
     assert (args["rule"], args["fingerprint"]) == ("FUS201 unfused-rms-norm", finding.fingerprint)
@@ -91,6 +95,30 @@ def test_a_slice_of_a_finding_spans_the_kernels_of_a_site_and_says_what_fusing_t
     assert args["likely_saving_us"] == pytest.approx(site.saving.likely_us, abs=1e-3)
     assert args["source"] == "/repo/model.py:10 in forward"
     assert "no path leaves it and comes back" in args["legal"]
+
+
+def test_tracks_of_one_rule_outside_any_module_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto.os, "getcwd", lambda: "/repo")  # type: ignore[attr-defined]
+    of = OpGraph(device_kind="cpu")
+    of.add(Op(0, "aten.mul", (), (), kernels=(Kernel("k", 0.0, 9.0),)))
+    at = [SourceInfo(file="/repo/sub/model.py", line=line, function="loss") for line in (3, 7)]
+    made = [(at[0], {}), (at[1], {}), (at[1], {"phase": "backward"}), (at[1], {"fingerprint": "b7"}), (None, {})]
+    findings = [
+        Finding(rule="FUS101", name="chain", family="e", source=source, ops=["aten.mul"],
+                places=[Site(ops=[0], source=source)], **more)
+        for source, more in made
+    ]  # fmt: skip
+    trace = exported(Document(findings=findings), of)
+    head = "FUS101 chain · outside any module"
+    assert {name for (pid, _), name in tracks(trace).items() if pid == perfetto.FINDINGS} == {
+        f"{head} · sub/model.py:3", f"{head} · sub/model.py:7", f"{head} · sub/model.py:7 · backward",
+        f"{head} · sub/model.py:7 · b7", f"{head} · aten.mul",
+    }  # fmt: skip
+    named = {(s["name"], s["args"].get("source")) for s in slices(trace, "finding") if "args" in s}
+    assert named == {
+        ("FUS101 · sub/model.py:3", "sub/model.py:3 in loss"), ("FUS101 · sub/model.py:7", "sub/model.py:7 in loss"),
+        ("FUS101", None),
+    }  # fmt: skip
 
 
 def test_sites_that_run_in_turns_get_tracks_of_their_own() -> None:

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from report_factory import clean, hostile, llama, rms_finding, rope_finding
+from report_factory import MODELING, clean, hostile, llama, rms_finding, rope_finding
 
-from auditor.document import CoverageInfo, Document, Run, Saving, SourceInfo, Suppressed, Totals
-from auditor.report import render
+from auditor.document import CoverageInfo, Document, Refused, Run, Saving, SourceInfo, Suppressed, Totals
+from auditor.report import Format, render
 from auditor.report.excerpt import quote
 from auditor.report.terminal import columns, fit, wrap
 
@@ -299,3 +299,22 @@ def test_the_head_says_how_much_of_a_plan_was_applied(applied, words):
     run.plan, run.patched_from, run.plan_sites, run.plan_applied = "/p/plan.yaml", "1m8aaaaaaaaa", 3, applied
     lines = render(document, None, "text", width=160).splitlines()
     assert f"  patched       by the plan /p/plan.yaml, {words}" in lines
+
+
+def test_what_next_of_a_run_that_is_not_stored() -> None:
+    # GIVEN an audit of auditor.record(): the store gave it no id
+    document = llama()
+    document.run.id = ""
+    assert "what next" not in render(document, None, "text")
+    assert "What next" not in render(document, None, "html")
+    assert "fusion-audit show" in render(llama(), None, "text")
+
+
+@pytest.mark.parametrize("fmt", ["text", "html", "markdown"])
+def test_refused_places_are_as_short_as_those_of_findings(fmt: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    document = llama()
+    document.refused = [Refused(rule="FUS101", reason="r", at=f"{MODELING}:67")]
+    said = render(document, None, fmt)
+    assert MODELING not in said
+    assert "transformers/models/llama/modeling_llama.py:67" in said

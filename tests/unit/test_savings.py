@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from auditor.audit import audit_graph
 from auditor.devices import Bandwidth, Device, find_device
 from auditor.engine.savings import (
     KernelCost,
@@ -19,6 +20,7 @@ from auditor.engine.savings import (
     step_saving,
     time_after,
 )
+from auditor.engine.step_time import doubt
 from auditor.graph.model import Coverage, Kernel, Op, OpGraph
 
 GPU = Device(
@@ -347,6 +349,49 @@ def test_a_cpu_run_is_in_series():
     step = step_model(graph([(100.0 * i, 50.0, 0) for i in range(10)], device_kind="cpu", step_us=1000.0), CPU)
     assert (step.serial, step.launch_us) == (True, 50.0)
     assert step_saving(120.0, 3, step) == pytest.approx(120 + 150)
+
+
+def test_ops_of_a_busy_machine_save_no_more_than_their_share_of_the_step():
+    # GIVEN ops of 1000 us in all under the profiler, and a bare step of 400 us
+    busy = graph([(100.0 * i, 100.0, 0) for i in range(10)], device_kind="cpu", step_us=400.0)
+    step = step_model(busy, CPU)
+    assert (step.busy_us, step.stretch) == (400.0, 2.5)
+    # THEN half of the kernel time is half of the step, and all of it no more than the step
+    assert step_saving(500.0, 3, step) == pytest.approx(200.0)
+    assert step_saving(1000.0, 3, step) == pytest.approx(400.0)
+    # AND a sentence says so: on a CPU only
+    assert "record again on a quiet machine" in doubt(busy)
+    assert doubt(graph([(0.0, 1000.0, 0)], step_us=400.0)) == ""
+    assert step_model(graph([(0.0, 1000.0, 0)], step_us=400.0), GPU).stretch == 1.0
+
+
+@pytest.mark.parametrize(
+    ("op_us", "step_us", "steps", "doubted"),
+    [
+        (100.0, 1000.0, 1, False),
+        (105.0, 1000.0, 1, False),
+        (110.0, 1000.0, 1, True),
+        (110.0, 600.0, 2, False),
+        (4.0, 22.0, 1, False),  # small ops, whose times are in part the profiler's
+        (110.0, 0.0, 1, False),  # the step was not timed
+    ],
+)
+def test_times_are_doubted_beyond_noise_only(op_us, step_us, steps, doubted):
+    spans = [(op_us * i, op_us, 0) for i in range(10)]
+    assert bool(doubt(graph(spans, device_kind="cpu", step_us=step_us, steps=steps))) is doubted
+
+
+def test_threads_may_run_side_by_side():
+    two = graph([(0.0, 800.0, 0), (0.0, 800.0, 0)], device_kind="cpu", step_us=1000.0)
+    assert doubt(two) != ""
+    two.ops[1].thread = 1
+    assert doubt(two) == ""
+
+
+def test_an_audit_notes_that_its_times_are_doubted():
+    busy = graph([(0.0, 800.0, 0), (800.0, 800.0, 0)], device_kind="cpu", step_us=1000.0)
+    notes = audit_graph(busy, rules=(), device=CPU).document.run.notes
+    assert notes == [doubt(busy)]
 
 
 def test_a_window_of_several_steps_and_unlinked_kernels():

@@ -65,6 +65,21 @@ def test_refused_with_reason_op_and_source() -> None:
     assert line == "  refused: inv escapes to aten.exp; op 6 aten.exp (/home/me/model.py:12)"
 
 
+def test_what_is_found_does_not_hide_what_is_refused() -> None:
+    # GIVEN two norms of one module class, an intermediate of one of which is read elsewhere
+    second = NORM.replace("model.norm", "model.last").replace("x: f32[64, 256]", "v: f32[64, 256]")
+    second = second.replace("(x, ", "(v, ").replace("w: f32[256]", "u: f32[256]").replace(", w)", ", u)")
+    for name in ("var", "inv", "y"):
+        second = second.replace(f"{name} =", f"{name}2 =").replace(f"({name},", f"({name}2,")
+    second = second.replace(", inv)", ", inv2)")
+    said = lines(f"{NORM}{second}    z = aten.exp(inv2)\n    return y, y2, z\n", "FUS201", "Norm")
+    # THEN both are told
+    assert said[1:] == [
+        "  found: a site of 6 ops, op 0 aten.pow to op 5 aten.mul; it is in the findings",
+        "  refused: inv escapes to aten.exp; op 12 aten.exp (/home/me/model.py:12)",
+    ]
+
+
 SUPPRESS = [Suppression(rule="FUS2", modules="model.*", reason="frozen")]
 
 
@@ -180,6 +195,17 @@ def test_places_without_ops(at: str, message: str) -> None:
         explain(parse(NORM), rules()[0], at, chosen=rules())
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("at", ["op 2", "op 2 aten.add"])
+def test_an_op_of_no_module_is_named_as_reports_do(at: str) -> None:
+    assert [op.index for op in ops_at(parse(NORM), at)] == [2]
+
+
+@pytest.mark.parametrize("at", ["op 2 aten.mul", "op 6", "op -1", "op ²", "op", "op 99999999999"])
+def test_ops_that_there_are_not(at: str) -> None:
+    with pytest.raises(AuditError, match="no op was recorded at"):
+        ops_at(parse(NORM), at)
 
 
 def test_runs_without_modules_or_lines() -> None:
