@@ -51,10 +51,11 @@ def _kept(gate: GateDocument, broken: list[Issue]) -> list[FindingChange]:
 
 def _rules(gate: GateDocument, broken: list[Issue], changes: list[FindingChange]) -> list[dict[str, Any]]:
     """Those that results name: of limits, then of fusions."""
-    alone = {issue.checks[0].key: issue.checks[0] for issue in reversed(broken) if not issue.culprits}
+    alone = [issue.checks[0] for issue in broken if not issue.culprits]
+    keys = dict.fromkeys(check.key for check in alone)
     marks = [*(c.rule for issue in broken for c in issue.culprits[:1]), *(change.rule for change in changes)]
     texts = {each.id: each for each in gate.rules}
-    limits = [_limit_rule(key, check) for key, check in reversed(alone.items())]
+    limits = [_limit_rule(key, next(c for c in alone if c.key == key)) for key in keys]
     return [*limits, *(_fusion_rule(mark, texts.get(mark)) for mark in dict.fromkeys(marks))]
 
 
