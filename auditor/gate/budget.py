@@ -76,7 +76,7 @@ class Demands:
         return bool(self.limits or self.required)
 
     def against_baseline(self) -> Demands:
-        """With the limits that hold against a baseline where no increase is set: no count may grow, peak memory by 1 %."""
+        """With those that hold against a baseline where no increase is set: no count may grow, peak memory by 1 %."""
         if any(each.increase and each.scope == Scope() for each in self.limits):
             return self
         held = tuple(
