@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     max_step_us: Amount | None = None
     """Wall time of a step, the median of the stored runs of the same program: ``12 ms``. Warns."""
     max_increase: Increase | None = None
-    """Over the baseline. Without this table no count and no bytes may grow."""
+    """Over the baseline. Without this table no count and no bytes may grow, and peak memory by 1 %."""
 
 
 class Entry(Limits, kw_only=True, frozen=True):

@@ -28,10 +28,10 @@ class GateCommand(Command):
     """Hold a stored run to its budgets and its baseline; exit code 1 where it breaks them.
 
     Limits stand in pyproject.toml under [tool.fusion-audit], or in a file of their own. Kernels and bytes are the
-    same in every run of one program, and fail; shares of time warn. Against a baseline no count may grow, unless
-    max_increase says by how much. --baseline takes a stored run, a file of `fusion-audit baseline`, or the address
-    of either ($FUSION_AUDIT_TOKEN for a run of a service). --record runs the script that pyproject.toml names
-    (script = "bench.py --tiny") first, and holds that run.
+    same in every run of one program, and fail; shares of time warn. Against a baseline no count may grow, and
+    peak memory by 1 %, unless max_increase says by how much. --baseline takes a stored run, a file of `fusion-audit
+    baseline`, or the address of either ($FUSION_AUDIT_TOKEN for a run of a service). --record runs the script that
+    pyproject.toml names (script = "bench.py --tiny") first, and holds that run.
     """
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:

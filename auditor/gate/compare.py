@@ -35,12 +35,14 @@ def compare_findings(before: list[Found], after: list[Found]) -> list[FindingCha
 
     Code that is traced to apply a plan, or compiled, has lost its modules and lines: what is left of a finding there is
     matched by its rule, phase, ops and variant, and where several are alike in these, by its size. So is one of another
-    class in the same file, or of another form in the same class, where it is as large as before.
+    class in the same file, or of another form in the same class, where it is as large as before. One whose ops changed
+    is matched by its place, where it is the only one of its rule that went there, and the only one that came.
     """
     was, now = ({found.fingerprint: found for found in side} for side in (before, after))
     _place(was, now)
     _place(now, was)
     _rename(was, now)
+    _rewrite(was, now)
     made = [_change(was.get(mark), now.get(mark), mark) for mark in dict.fromkeys([*was, *now])]
     return sorted(made, key=lambda c: (_ORDER.index(c.change), -abs(c.kernels[1] - c.kernels[0]), c.fingerprint))
 
@@ -67,14 +69,33 @@ def _certain(some: dict[str, Found], others: dict[str, Found]) -> Iterator[tuple
 
 def _rename(was: dict[str, Found], now: dict[str, Found]) -> None:
     """Give a finding of ``now`` the fingerprint of the one of its kind and size that is gone, where that is certain."""
-    gone, came = (
-        {m: f for m, f in side.items() if m not in other and f.kind and _has_place(f)}
-        for side, other in ((was, now), (now, was))
-    )
+    gone, came = ({m: f for m, f in side.items() if f.kind and _has_place(f)} for side in _unmatched(was, now))
     for kind in dict.fromkeys(found.kind for found in gone.values()):
         old, new = ([m for m, f in side.items() if f.kind == kind] for side in (gone, came))
         if len(old) == len(new) == 1 and _is_near(gone[old[0]], came[new[0]]):
             now[old[0]] = now.pop(new[0])
+
+
+def _unmatched(was: dict[str, Found], now: dict[str, Found]) -> tuple[dict[str, Found], dict[str, Found]]:
+    """What is gone, and what came."""
+    return {m: f for m, f in was.items() if m not in now}, {m: f for m, f in now.items() if m not in was}
+
+
+def _rewrite(was: dict[str, Found], now: dict[str, Found]) -> None:
+    """Give a finding of ``now`` the fingerprint of the one that is gone from its place, where each is the only one."""
+    gone, came = _unmatched(was, now)
+    for mark, old in gone.items():
+        new = [m for m, f in came.items() if _is_one_place(old, f)]
+        if len(new) == 1 and sum(_is_one_place(f, came[new[0]]) for f in gone.values()) == 1:
+            now[mark] = now.pop(new[0])
+
+
+def _is_one_place(one: Found, other: Found) -> bool:
+    """Whether two are of one rule, phase, class, file and function; lines move."""
+    if one.source is None or other.source is None or not _is_one_file(one.source, other.source):
+        return False
+    a, b = ((f.rule, f.phase, f.module_class, f.source.function if f.source else "") for f in (one, other))
+    return a == b
 
 
 def _is_near(one: Found, other: Found) -> bool:

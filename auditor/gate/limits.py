@@ -63,7 +63,8 @@ def _increase(limit: Limit, allowed: Allowed, value: float, was: float | None, o
     most, told = allowed.over(was), with_spread(value, unit, over)
     # A time that moved within its noise did not grow
     if value <= most or verdict(kind, was, value) == "same" or _reaches(over, most):
-        moved = f"went from {amount(was, unit)} to {told}" if value != was else f"stayed {told}"
+        alike = amount(was, unit) == amount(value, unit)  # a few bytes of megabytes can't be read
+        moved = f"stayed {told}" if alike else f"went from {amount(was, unit)} to {told}"
         return _check(limit, "passed", moved, value, most, was)
     part = ratio(value - was, was) if unit != "share" else None
     by = f"{more(value - was, unit)}{f' (+{percent(part)})' if part else ''}"

@@ -6,6 +6,7 @@ Values that hold names from the run are ``literal``: a format shows them as code
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 
 from auditor.commit import short
@@ -80,25 +81,52 @@ def set_at(check: Check) -> str:
     if check.key == "ranks":
         return "the run has to hold every rank that its baseline does"
     if not check.file:
-        return "no count may grow against a baseline, unless max_increase is set"
+        what = "peak memory may grow by 1 %" if check.key == "peak_memory" else "no count may grow"
+        return f"{what} against a baseline, unless max_increase is set"
     name = short_path(check.file, Path.cwd())
     return f"{name}:{check.line}" if check.line else name
 
 
 def particulars(gate: GateDocument, check: Check) -> list[Fact]:
     """What got worse and where, what it costs, and the line that holds the limit."""
-    lines = [fact for culprit in check.culprits for fact in _worse(gate, culprit)]
-    return [*lines, Fact("limit", f"{safe(check.id)}, {set_at(check)}", literal=True)]
+    lines = [fact for culprit in check.culprits for fact in worse(gate, culprit)]
+    return [*lines, _limit(check)]
+
+
+def told_once(gate: GateDocument) -> Iterator[tuple[Check, list[Fact]]]:
+    """Broken limits with their :func:`particulars`, where a finding's are told at the first limit that it breaks."""
+    seen: set[Culprit] = set()
+    firsts: dict[frozenset[Culprit], str] = {}
+    for check in problems(gate):
+        found = frozenset(check.culprits)
+        first = firsts.setdefault(found, check.id)
+        if found and first != check.id:
+            noun = "finding" if len(found) == 1 else "findings"
+            lines = [Fact("finding", f"the same {noun} as for {safe(first)}", literal=True)]
+        else:
+            lines = [fact for each in check.culprits for fact in worse(gate, each)[: 1 if each in seen else None]]
+        seen |= found
+        yield check, [*lines, _limit(check)]
+
+
+def _limit(check: Check) -> Fact:
+    return Fact("limit", f"{safe(check.id)}, {set_at(check)}", literal=True)
 
 
 def standing_alone(gate: GateDocument, check: Check) -> list[Fact]:
     """As :func:`particulars`, with what a reader of the whole report knows already: since when, and what to do."""
-    lines = [*particulars(gate, check), Fact("against", against(gate), literal=True)]
+    return [*particulars(gate, check), *context(gate)]
+
+
+def context(gate: GateDocument) -> list[Fact]:
+    """Since when, and what to do."""
+    lines = [Fact("against", against(gate), literal=True)]
     lines += [Fact("next", gate.next[0], literal=True)] if gate.next else []
     return [line for line in lines if line.value]
 
 
-def _worse(gate: GateDocument, culprit: Culprit) -> list[Fact]:
+def worse(gate: GateDocument, culprit: Culprit) -> list[Fact]:
+    """A finding: what it is, then where and what it costs, as far as these are known."""
     where = " · ".join(part for part in (shown(culprit.source, gate.root), safe(culprit.module)) if part)
     lines = [
         Fact("finding", f"{safe(culprit.rule)} {safe(culprit.name)}, {culprit.what}", literal=True),

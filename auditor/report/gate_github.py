@@ -5,40 +5,36 @@ Reference: docs.github.com, "Workflow commands for GitHub Actions". The Markdown
 
 from __future__ import annotations
 
-from auditor.gate_document import Check, GateDocument
+from auditor.gate_document import GateDocument
 from auditor.report import gate_facts as facts
 from auditor.report.format import safe
-from auditor.report.gate_plain import message
+from auditor.report.gate_issues import Issue, issues, places, text
 
 _LEVELS = {"failed": "error", "warned": "warning"}
 
 
 def render(gate: GateDocument) -> str:
-    """One command a line, and the verdict as a notice at last."""
-    lines = [line for check in facts.problems(gate) for line in _annotations(gate, check)]
+    """One command a line, and the verdict as a notice at last. GitHub shows ten of a step: a finding has one."""
+    lines = [_annotation(gate, issue) for issue in issues(gate)]
     title = f"fusion gate of {facts.title(gate.run)}"
     return "".join(f"{line}\n" for line in [*lines, _command("notice", facts.outcome(gate), title=title)])
 
 
-def _annotations(gate: GateDocument, check: Check) -> list[str]:
-    """At the source lines that got worse; where none of them is in the repository, at the limit."""
-    places = [(facts.in_repository(gate, c.source.file), c.source.line) for c in check.culprits if c.source]
-    inside = [place for place in dict.fromkeys(places) if place[0]]
-    if not inside:
-        inside = [(facts.in_repository(gate, check.file), check.line)]
-    level, text, title = _LEVELS[check.status], message(gate, check), f"fusion gate: {check.title}"
-    return [_command(level, text, file=file, line=str(line) if file and line else "", title=title)
-            for file, line in inside]  # fmt: skip
+def _annotation(gate: GateDocument, issue: Issue) -> str:
+    """At the source line that got worse; where that isn't in the repository, at the limit."""
+    file, line, _ = next(places(gate, issue), ("", 0, ""))
+    title = f"fusion gate: {issue.title}"
+    return _command(_LEVELS[issue.status], text(gate, issue), file=file, line=str(line) if line else "", title=title)
 
 
-def _command(name: str, text: str, **properties: str) -> str:
+def _command(name: str, words: str, **properties: str) -> str:
     given = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
-    return f"::{name} {given}::{_data(text)}"
+    return f"::{name} {given}::{_data(words)}"
 
 
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def _data(words: str) -> str:
+    return words.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _property(text: str) -> str:
-    return _data(safe(text)).replace(":", "%3A").replace(",", "%2C")
+def _property(words: str) -> str:
+    return _data(safe(words)).replace(":", "%3A").replace(",", "%2C")

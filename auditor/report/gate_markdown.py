@@ -10,6 +10,7 @@ from pathlib import Path
 
 from auditor.gate_document import Check, Comparison, FindingChange, GateDocument, Point
 from auditor.report import gate_facts as facts
+from auditor.report.facts import Fact
 from auditor.report.format import count, duration, plural
 from auditor.report.markdown import code, fold, tabular, value
 
@@ -32,7 +33,7 @@ def render(gate: GateDocument) -> str:
             for fact in facts.headline(gate)
             if fact.label != "verdict"
         ),
-        *(_problem(gate, check) for check in facts.problems(gate)),
+        *(_problem(check, particulars) for check, particulars in facts.told_once(gate)),
         _changes(gate.comparison, "Findings that changed", gate.root) if gate.comparison else "",
         fold("Figures of a step", _measures(gate.comparison)) if gate.comparison else "",
         _trend(gate.trend),
@@ -56,9 +57,9 @@ def render_diff(found: Comparison) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _problem(gate: GateDocument, check: Check) -> str:
+def _problem(check: Check, particulars: Iterable[Fact]) -> str:
     lines = [f"{_SIGNS[check.status]} {code(check.title)}: {code(check.message, longest=_SENTENCE)}", ""]
-    lines += [f"- **{fact.label}** {value(fact, longest=_SENTENCE)}" for fact in facts.particulars(gate, check)]
+    lines += [f"- **{fact.label}** {value(fact, longest=_SENTENCE)}" for fact in particulars]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The gate's verdict as SARIF 2.1.0 (OASIS): a result for each broken limit, and for each finding that came or grew."""
+"""The gate's verdict as SARIF 2.1.0 (OASIS): a result for each finding, and for each broken limit that has none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from auditor import __version__
 from auditor.gate_document import Check, FindingChange, GateDocument, RuleText
 from auditor.report import gate_facts as facts
 from auditor.report.format import safe
-from auditor.report.gate_plain import message
+from auditor.report.gate_issues import Issue, issues, places, text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _ROOT = "%SRCROOT%"
@@ -26,14 +26,11 @@ _NO_LIMITS = {
 
 def render(gate: GateDocument) -> str:
     """One run of SARIF, ending in a newline. Files are named from the repository's root on."""
-    checks = facts.problems(gate)
-    changes = [c for c in (gate.comparison.findings if gate.comparison else []) if c.change in ("new", "more")]
-    rules = [*dict.fromkeys(check.key for check in checks)]
-    texts = {text.id: text for text in gate.rules}
-    driver_rules = [_limit_rule(key, next(c for c in checks if c.key == key)) for key in rules]
-    driver_rules += [_fusion_rule(mark, texts.get(mark)) for mark in dict.fromkeys(c.rule for c in changes)]
+    broken = issues(gate)
+    changes = _kept(gate, broken)
+    driver_rules = _rules(gate, broken, changes)
     index = {rule["id"]: i for i, rule in enumerate(driver_rules)}
-    results = [_of_check(gate, check, index) for check in checks]
+    results = [_of_issue(gate, issue, index) for issue in broken]
     results += [_of_change(gate, change, index) for change in changes]
     driver = {"name": "fusion-audit", "version": __version__, "rules": driver_rules}
     run = {
@@ -45,16 +42,33 @@ def render(gate: GateDocument) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
+def _kept(gate: GateDocument, broken: list[Issue]) -> list[FindingChange]:
+    """Findings that came or grew, and break no limit that says so."""
+    told = {issue.fingerprint for issue in broken if issue.culprits}
+    found = gate.comparison.findings if gate.comparison else []
+    return [c for c in found if c.change in ("new", "more") and (c.after or c.fingerprint) not in told]
+
+
+def _rules(gate: GateDocument, broken: list[Issue], changes: list[FindingChange]) -> list[dict[str, Any]]:
+    """Those that results name: of limits, then of fusions."""
+    alone = [issue.checks[0] for issue in broken if not issue.culprits]
+    keys = dict.fromkeys(check.key for check in alone)
+    marks = [*(c.rule for issue in broken for c in issue.culprits[:1]), *(change.rule for change in changes)]
+    texts = {each.id: each for each in gate.rules}
+    limits = [_limit_rule(key, next(c for c in alone if c.key == key)) for key in keys]
+    return [*limits, *(_fusion_rule(mark, texts.get(mark)) for mark in dict.fromkeys(marks))]
+
+
 def _limit_rule(key: str, check: Check) -> dict[str, Any]:
     more = f"The run has more {key.replace('_', ' ')} than its budget or its baseline allows."
-    text = _NO_LIMITS.get(key, more)
-    return _rule(f"gate/{key}", f"gate-{key.replace('_', '-')}", text, text, _LEVELS[check.status])
+    what = _NO_LIMITS.get(key, more)
+    return _rule(f"gate/{key}", f"gate-{key.replace('_', '-')}", what, what, _LEVELS[check.status])
 
 
-def _fusion_rule(mark: str, text: RuleText | None) -> dict[str, Any]:
-    what = text.what if text else "Kernels that could be one."
-    why = f"{what}\n\n{text.why}" if text and text.why else what
-    return _rule(mark, text.name if text else mark, what, why, "warning")
+def _fusion_rule(mark: str, said: RuleText | None) -> dict[str, Any]:
+    what = said.what if said else "Kernels that could be one."
+    why = f"{what}\n\n{said.why}" if said and said.why else what
+    return _rule(mark, said.name if said else mark, what, why, "warning")
 
 
 def _rule(mark: str, name: str, short: str, help_: str, level: str) -> dict[str, Any]:
@@ -68,16 +82,16 @@ def _rule(mark: str, name: str, short: str, help_: str, level: str) -> dict[str,
     }
 
 
-def _of_check(gate: GateDocument, check: Check, index: dict[str, int]) -> dict[str, Any]:
-    rule = f"gate/{check.key}"
-    places = [(c.source.file, c.source.line, c.module) for c in check.culprits if c.source]
+def _of_issue(gate: GateDocument, issue: Issue, index: dict[str, int]) -> dict[str, Any]:
+    rule = issue.rule or f"gate/{issue.checks[0].key}"
+    mark = safe(issue.fingerprint) if issue.culprits else f"{safe(issue.fingerprint)}/{safe(gate.run.name)}"
     return {
         "ruleId": rule,
         "ruleIndex": index[rule],
-        "level": _LEVELS[check.status],
-        "message": {"text": message(gate, check)},
-        "locations": _locations(gate, places, (check.file, check.line)),
-        "partialFingerprints": {_FINGERPRINT: f"{safe(check.id)}/{safe(gate.run.name)}"},
+        "level": _LEVELS[issue.status],
+        "message": {"text": text(gate, issue)},
+        "locations": [_location(*next(places(gate, issue), (facts.PROJECT_FILE, 1, "")))],
+        "partialFingerprints": {_FINGERPRINT: mark},
     }
 
 

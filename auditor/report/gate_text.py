@@ -21,7 +21,7 @@ def render(gate: GateDocument, *, color: bool = False, width: int = 100) -> str:
     writer = _Writer(Palette(color), max(width, _NARROWEST))
     parts = [
         writer.header(gate),
-        *(writer.problem(gate, check) for check in facts.problems(gate)),
+        *(writer.problem(check, particulars) for check, particulars in facts.told_once(gate)),
         writer.changes(gate.comparison, gate.root) if gate.comparison else [],
         writer.kept(gate),
         writer.remarks(gate.remarks),
@@ -52,12 +52,12 @@ class _Writer:
         lines = [self.paint("bold", fit(f"fusion gate of {facts.title(gate.run)}", self.width))]
         return lines + [line for fact in facts.headline(gate) for line in self._fact(fact, "  ")]
 
-    def problem(self, gate: GateDocument, check: Check) -> list[str]:
+    def problem(self, check: Check, particulars: Iterable[Fact]) -> list[str]:
         mark = facts.MARKS[check.status]
         head = f"{mark}[{safe(check.id)}]"
         first, *rest = wrap(f"{head} {facts.sentence(check)}", self.width)
         lines = [self.paint(mark, first[: len(head)]) + self.paint("bold", first[len(head) :]), *rest]
-        return lines + [line for fact in facts.particulars(gate, check) for line in self._fact(fact, " = ")]
+        return lines + [line for fact in particulars for line in self._fact(fact, " = ")]
 
     def runs(self, found: Comparison) -> list[str]:
         lines = [self.paint("bold", "fusion audits compared")]

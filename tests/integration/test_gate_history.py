@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -204,28 +204,35 @@ def of_junit(out: str) -> list[str]:
     return [name.partition(": ")[0] for name in failed]
 
 
+def named(issues: Iterable[str]) -> list[str]:
+    """Limits that issues name: each finding once, with all that it breaks, a line each."""
+    texts = list(issues)
+    firsts = [text.split("\nbreaks: ")[0] for text in texts]
+    assert len(set(firsts)) == len(firsts)
+    found = re.findall(r"^(?:breaks: .*\(|limit: )(\S+), [^()\n]+\)?$", "\n".join(texts), re.MULTILINE)
+    return list(dict.fromkeys(found))
+
+
 def of_sarif(out: str) -> list[str]:
     data = json.loads(out)
     jsonschema.validate(data, SCHEMA, jsonschema.Draft202012Validator)
     errors = [result for result in data["runs"][0]["results"] if result["level"] == "error"]
     assert bool(errors) == bool(data["runs"][0]["results"])
-    return [result["partialFingerprints"]["fusionAudit/v1"].rpartition("/")[0] for result in errors]
+    return named(result["message"]["text"] for result in errors)
 
 
 def of_github(out: str) -> list[str]:
     lines = out.splitlines()
     assert lines[-1].startswith("::notice title=fusion gate of infer")
     assert all(line.startswith("::") for line in lines)
-    marks = [re.search(r"%0Alimit: (\S+),", line) for line in lines if line.startswith("::error")]
-    return list(dict.fromkeys(mark[1] for mark in marks if mark))
+    return named(line.replace("%0A", "\n") for line in lines if line.startswith("::error"))
 
 
 def of_gitlab(out: str) -> list[str]:
     issues = json.loads(out)
     assert {issue["severity"] for issue in issues} <= {"major"}
     assert len({issue["fingerprint"] for issue in issues}) == len(issues)
-    marks = [re.search(r"\nlimit: (\S+),", issue["description"]) for issue in issues]
-    return list(dict.fromkeys(mark[1] for mark in marks if mark))
+    return named(issue["description"] for issue in issues)
 
 
 def of_markdown(out: str) -> list[str]:

@@ -110,6 +110,24 @@ def test_a_finding_that_is_fixed_here_and_an_equal_one_that_came_elsewhere_are_t
     assert changes(nameless[:1], nameless[1:]) == {"a": "fixed", "b": "new"}
 
 
+def test_a_finding_whose_ops_changed_at_its_place_is_the_one_that_is_gone_from_it() -> None:
+    base = norm("a", "Norm")
+    assert changes([base], [norm("b", "Norm", sites=3, variant="input")]) == {"a": "more"}
+    assert changes([base], [norm("b", "Norm", sites=1, variant="input")]) == {"a": "fewer"}
+    moved = norm("b", "Norm", sites=3, variant="input", file="model.py")
+    moved.source.line = 30
+    assert changes([base], [moved]) == {"a": "more"}
+    # AND of two that went or came it is not certain, and another function, phase, rule or file is another place
+    pair = [norm("b", "Norm", sites=3, variant="x"), norm("c", "Norm", sites=4, variant="y")]
+    assert changes([base], pair) == {"a": "fixed", "b": "new", "c": "new"}
+    assert changes(pair, [base]) == {"b": "fixed", "c": "fixed", "a": "new"}
+    for key, value in (("rule", "FUS202"), ("phase", "backward"), ("source", SourceInfo(file="/repo/model.py"))):
+        other = norm("b", "Norm", sites=3, variant="input")
+        setattr(other, key, value)
+        assert changes([base], [other]) == {"a": "fixed", "b": "new"}
+    assert changes([base], [norm("b", "Norm", sites=3, file="/repo/b.py")]) == {"a": "fixed", "b": "new"}
+
+
 def test_a_finding_under_another_fingerprint_says_which_the_run_after_has() -> None:
     before, after = (snapshot_of(Document(findings=[norm(m, name)])) for m, name in (("a", "Norm"), ("b", "RootNorm")))
     (change,) = compare(before, after).findings

@@ -160,20 +160,19 @@ class TestSarif:
         run = self.read(verdict())
 
         rules = run["tool"]["driver"]["rules"]
-        assert [rule["id"] for rule in rules] == ["gate/unfused_kernels", "gate/memory_bound_share", "FUS201"]
-        assert rules[2]["shortDescription"]["text"] == "Finds RMS norms"
-        assert rules[2]["help"]["text"] == "Finds RMS norms. By hand.\n\nEight kernels."
+        assert [rule["id"] for rule in rules] == ["gate/memory_bound_share", "FUS201"]
+        assert rules[1]["shortDescription"]["text"] == "Finds RMS norms"
+        assert rules[1]["help"]["text"] == "Finds RMS norms. By hand.\n\nEight kernels."
         results = run["results"]
         assert [(each["ruleId"], each["level"]) for each in results] == [
-            ("gate/unfused_kernels", "error"), ("gate/memory_bound_share", "warning"), ("FUS201", "warning"),
-            ("FUS201", "warning"),
+            ("FUS201", "error"), ("gate/memory_bound_share", "warning"), ("FUS201", "warning"),
         ]  # fmt: skip
         assert all(rules[each["ruleIndex"]]["id"] == each["ruleId"] for each in results)
         assert [_place(each) for each in results] == [
-            ("src/model.py", 11), ("pyproject.toml", 6), ("src/model.py", 11), ("src/model.py", 11),
+            ("src/model.py", 11), ("pyproject.toml", 6), ("src/model.py", 11),
         ]  # fmt: skip
         assert [each["partialFingerprints"]["fusionAudit/v1"] for each in results] == [
-            "max_increase.unfused_kernels/llama", "max_memory_bound_share/llama", "mark-new", "mark-more",
+            "mark-new", "max_memory_bound_share/llama", "mark-more",
         ]  # fmt: skip
 
     def test_source_outside_of_the_repository_is_told_at_the_limit(self) -> None:
@@ -217,9 +216,9 @@ def test_github_annotates_the_source_and_the_limit() -> None:
 
     assert len(lines) == 3
     assert lines[0].startswith(
-        "::error file=src/model.py,line=11,title=fusion gate%3A unfused kernels against the baseline::unfused kernels"
+        "::error file=src/model.py,line=11,title=fusion gate%3A FUS201 llama::finding: FUS201 llama, new"
     )
-    assert "%0Afinding: FUS201 llama, new" in lines[0]
+    assert "%0Abreaks: unfused kernels against the baseline: grew from 6 to 18" in lines[0]
     assert "(+200 %25)" in lines[0]
     assert lines[1].startswith("::warning file=pyproject.toml,line=6,title=")
     assert lines[2] == ("::notice title=fusion gate of llama (1m8)::over budget: 1 of 3 limits broken, 1 warning")
@@ -229,7 +228,7 @@ def test_gitlab_issues_keep_their_fingerprint_when_lines_move() -> None:
     issues = json.loads(render_gate(verdict(), "gitlab"))
 
     assert [(each["check_name"], each["severity"], each["location"]) for each in issues] == [
-        ("fusion-gate/unfused_kernels", "major", {"path": "src/model.py", "lines": {"begin": 11}}),
+        ("fusion-gate/FUS201", "major", {"path": "src/model.py", "lines": {"begin": 11}}),
         ("fusion-gate/memory_bound_share", "minor", {"path": "pyproject.toml", "lines": {"begin": 6}}),
     ]
     moved = verdict()
@@ -243,6 +242,63 @@ def test_gitlab_issues_keep_their_fingerprint_when_lines_move() -> None:
     assert [each["fingerprint"] for each in again] == [each["fingerprint"] for each in issues]
     assert len({each["fingerprint"] for each in issues}) == 2
     assert json.loads(render_gate(GateDocument(), "gitlab")) == []
+
+
+def twelve() -> GateDocument:
+    """One regression of two findings that breaks twelve limits, the first of which only warns."""
+    gate = verdict()
+    culprits = [
+        msgspec.structs.replace(
+            gate.checks[0].culprits[0],
+            fingerprint=f"mark-{mark}",
+            name=f"norm-{mark}",
+            source=Place(file="/repo/src/model.py", line=line),
+        )
+        for mark, line in (("new", 11), ("more", 30))
+    ]
+    gate.checks = [
+        msgspec.structs.replace(gate.checks[0], id=f"limit-{i}", culprits=culprits, status="failed" if i else "warned")
+        for i in range(12)
+    ]
+    return gate
+
+
+def test_a_finding_that_breaks_twelve_limits_is_annotated_once_and_names_them_all() -> None:
+    *lines, _ = render_gate(twelve(), "github").splitlines()
+    issues = json.loads(render_gate(twelve(), "gitlab"))
+    results = TestSarif().read(twelve())["results"]
+
+    assert [line.split("::")[1].split(",title")[0] for line in lines] == [
+        "error file=src/model.py,line=11", "error file=src/model.py,line=30",
+    ]  # fmt: skip
+    assert [(each["severity"], each["location"]["lines"]["begin"]) for each in issues] == [("major", 11), ("major", 30)]
+    assert [(each["level"], _place(each)[1]) for each in results] == [("error", 11), ("error", 30)]
+    told = [line.replace("%0A", "\n") for line in lines]
+    told += [each["description"] for each in issues] + [each["message"]["text"] for each in results]
+    for text in told:
+        assert [f"(limit-{i}, " in text for i in range(12)] == [True] * 12
+        assert text.count("breaks: ") == 12
+        assert ("norm-new" in text, "norm-more" in text) in ((True, False), (False, True))
+
+
+@pytest.mark.parametrize("fmt", ["text", "markdown"])
+def test_findings_that_break_several_limits_are_told_at_the_first(fmt: GateFormat) -> None:
+    text = render_gate(twelve(), fmt, width=120)
+
+    assert [text.count(part) for part in ("norm-new, new", "norm-more, new", "1.20 ms of the step")] == [1, 1, 2]
+    assert text.count("the same findings as for limit-1") == 11
+    assert all(f"limit-{i}, " in text for i in range(12))
+    # AND where a limit has but some of them, it says which
+    gate = twelve()
+    gate.checks = [gate.checks[1], msgspec.structs.replace(gate.checks[2], culprits=gate.checks[2].culprits[:1])]
+    some = render_gate(gate, fmt, width=120)
+    assert [some.count(part) for part in ("norm-new, new", "norm-more, new", "1.20 ms of the step")] == [2, 1, 2]
+    assert "the same finding" not in some
+
+
+def test_junit_tells_each_limit_in_full() -> None:
+    cases = ET.fromstring(render_gate(twelve(), "junit")).findall("testsuite/testcase")
+    assert ["norm-more, new" in "".join(case.itertext()) for case in cases] == [True] * 12
 
 
 def test_markdown_has_a_trend_with_figures() -> None:

@@ -163,6 +163,28 @@ def test_increases_that_are_allowed(store: Store) -> None:
     ].startswith("passed: went from")
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (16, "passed: stayed 3.68 MB"),
+        (30_000, "passed: went from 3.68 MB to 3.71 MB"),
+        (40_000, "failed: grew from 3.68 MB to 3.72 MB: 40.0 kB more (+1.1 %), 3.72 MB would be allowed"),
+    ],
+)
+def test_peak_memory_may_grow_by_a_hundredth_where_nobody_said_how_much(store: Store, more: int, said: str) -> None:
+    def peak(size: int) -> StoredRun:
+        document = audited(graph(1))
+        document.totals.peak_bytes = size
+        return store.load(store.save(document, to_tables(graph(1))))
+
+    before, after = peak(3_680_000), peak(3_680_000 + more)
+
+    checks = {check.id: check for check in gate(store, after, baseline=before.id).checks}
+
+    check = checks["max_increase.peak_memory"]
+    assert f"{check.status}: {check.message}" == said
+
+
 def test_what_an_older_baseline_does_not_know_is_not_held(store: Store) -> None:
     of = graph(1)
     document = audited(of)
