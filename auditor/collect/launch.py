@@ -24,6 +24,7 @@ from auditor.errors import AuditError, ScriptFailed
 _POLL_S = 0.2
 _GRACE_S = 5.0
 """For a script to end by itself once it was asked to."""
+_LOOK_S = 0.02
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -244,11 +245,27 @@ def _steps(count: int) -> str:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """The signal (Ctrl-C too) reached the script as well: give it a moment to end by itself."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_S)
-        return
-    process.kill()
-    process.wait()
+    until_s = time.monotonic() + _GRACE_S
+    while not _reaped(process):
+        if time.monotonic() > until_s:
+            process.kill()
+        time.sleep(_LOOK_S)
+
+
+def _reaped(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended; its exit code is then known.
+
+    Asked of the system, not by ``Popen.wait``: that has a lock, which an exception that a signal raised within an
+    earlier wait may have left locked.
+    """
+    if process.returncode is None:
+        try:
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
+        except ChildProcessError:  # somebody else has waited for it
+            pid, status = process.pid, 0
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode is not None
 
 
 def _judge(script: Path, folder: Path, code: int, reason: str = "") -> Recording:

@@ -15,7 +15,7 @@ import pytest
 
 from auditor.collect.contexts import dispatched_nodes
 from auditor.collect.execution_trace import load_execution_trace
-from auditor.collect.launch import record_script
+from auditor.collect.launch import _end, record_script
 from auditor.collect.recording import FILE, GRAPH_ET, GRAPH_KINETO, Recording, load, timing_file
 from auditor.errors import AuditError, ScriptFailed
 
@@ -405,7 +405,7 @@ time.sleep(100)
 PARENT = """\
 import sys
 from pathlib import Path
-from auditor.collect.launch import record_script
+from auditor.collect.launch import _end, record_script
 record_script(Path(sys.argv[1]), [], steps=1, warmup=1, folder=Path(sys.argv[2]))
 """
 
@@ -422,6 +422,17 @@ def gone(pid: int) -> bool:
     return False
 
 
+def test_an_end_waits_for_no_lock_that_a_signal_left_locked() -> None:
+    """What raises between ``Popen.wait`` taking its lock and using it leaves that locked; here it is taken by hand."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    process._waitpid_lock.acquire()
+    process.terminate()
+
+    _end(process)
+
+    assert process.returncode == -signal.SIGTERM
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and Linux's death signal")
 @pytest.mark.parametrize(
     ("sent", "code", "told"), [("SIGTERM", 143, "SIGTERM"), ("SIGHUP", 129, "SIGHUP"), ("SIGKILL", -9, "SIGTERM")]
@@ -436,13 +447,16 @@ def test_the_script_ends_with_its_parent(tmp_path: Path, sent: str, code: int, t
     )  # fmt: skip
     assert parent.stdout is not None
     with parent:
-        pid = int(parent.stdout.readline())
+        try:
+            pid = int(parent.stdout.readline())
 
-        # WHEN
-        parent.send_signal(getattr(signal, sent))
+            # WHEN
+            parent.send_signal(getattr(signal, sent))
 
-        # THEN
-        assert parent.wait(30) == code
-        assert gone(pid)
-        assert parent.stdout.read() == f"got {told}\n"
+            # THEN
+            assert parent.wait(30) == code
+            assert gone(pid)
+            assert parent.stdout.read() == f"got {told}\n"
+        finally:
+            parent.kill()
     assert sent == "SIGKILL" or list(scratch.iterdir()) == []
