@@ -3,7 +3,7 @@
 =================  ============================================================================================
 runs               the stored runs as lines: filtered, sorted, paged, and as trends by model
 stored             documents by run, kept while they fit
-step               where a step's time goes, collectives and unknown kernels apart
+step               where a step's time goes, unknown kernels apart
 kernel_table       every kernel of one run as columns
 kernels            those columns filtered, sorted, paged, grouped; and as CSV
 timeline           what of a run's kernels is to be drawn between two times

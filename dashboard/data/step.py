@@ -1,4 +1,4 @@
-"""Where the time of a step goes, as the report tells it, with collectives and kernels of no known op apart."""
+"""Where the time of a step goes, as the report tells it, with kernels of no known op apart."""
 
 from __future__ import annotations
 
@@ -84,29 +84,14 @@ class _Times:
 
 
 def _apart(found: Waterfall, table: KernelTable) -> Waterfall:
-    """Collectives, and kernels of no known op, as parts of their own, taken out of those that hold them.
-
-    The report counts every op that is no GEMM and no attention as memory-bound, and what is left as compute-bound.
-    """
-    by_op = np.array([is_memory_bound(name) and bool(name) for name in table.op_name.words], bool)
-    bound = by_op[table.op_name.codes] if len(by_op) else np.zeros(len(table), bool)
-    collective, unlinked = table.kind.codes == code("collective"), table.kind.codes == code("unlinked")
-    taken = {
-        "rest": _us(table, collective & bound),
-        "compute": _us(table, collective & ~bound) + _us(table, unlinked),
-    }
-    parts = [_less(part, taken) for part in found.parts]
-    left = [(old.us or 0.0) - (new.us or 0.0) for old, new in zip(found.parts, parts, strict=True)]
-    unknown = min(_us(table, unlinked), sum(left))
-    new = [Part("collectives", "collective", sum(left) - unknown), Part("of no known op", "unlinked", unknown)]
+    """Kernels of no known op as a part of its own, taken out of the compute-bound ones: the report can't tell them."""
+    there = sum(part.us or 0.0 for part in found.parts if part.css == "compute")
+    unknown = min(_us(table, table.kind.codes == code("unlinked")), there)
+    if not unknown:
+        return found
+    parts = [replace(p, us=(p.us or 0.0) - unknown) if p.css == "compute" else p for p in found.parts]
     at = next((i for i, part in enumerate(parts) if part.css == "idle"), len(parts))
-    return replace(found, parts=tuple(_placed([*parts[:at], *(p for p in new if p.us), *parts[at:]])))
-
-
-def _less(part: Part, taken: dict[str, float]) -> Part:
-    if part.us is None:
-        return part
-    return replace(part, us=max(part.us - taken.get(part.css, 0.0), 0.0))
+    return replace(found, parts=tuple(_placed([*parts[:at], Part("of no known op", "unlinked", unknown), *parts[at:]])))
 
 
 def _placed(parts: list[Part]) -> list[Part]:

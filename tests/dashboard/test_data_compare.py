@@ -45,7 +45,9 @@ def finding(mark: str, us: float, kernels: int = 4, dtype: str = "f32") -> Findi
 
 def test_findings_are_matched_by_fingerprint() -> None:
     before = Document(findings=[finding("a", 100.0), finding("b", 50.0), finding("c", 10.0)])
-    after = Document(findings=[finding("a", 60.0), finding("c", 10.1), finding("d", 5.0, kernels=2)])
+    elsewhere = finding("d", 5.0, kernels=2)
+    elsewhere.module_class = "Other"
+    after = Document(findings=[finding("a", 60.0), finding("c", 10.1), elsewhere])
 
     found = compare_findings(before, after)
 
