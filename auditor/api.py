@@ -25,6 +25,7 @@ def load(
     *,
     device: str | Path | None = None,
     config: Config | None = None,
+    salvage: bool = False,
 ) -> Audit:
     """Audit a Kineto trace file.
 
@@ -33,6 +34,7 @@ def load(
         execution_trace: of the same run; without it edges are inferred from shapes and order.
         device: YAML description of the device, or the name of a known one; else the trace tells which it is.
         config: settings instead of those of the nearest ``pyproject.toml``.
+        salvage: of a file that is cut off or damaged audit what is whole; ``document.coverage.partial`` tells.
 
     Raises:
         AuditError: a file can't be used, or the two are not of one run.
@@ -45,6 +47,7 @@ def load(
         device=device_called(device) if device else None,
         config=config,
         name=run_name(Config(), trace),
+        salvage=salvage,
     )
 
 
@@ -82,12 +85,19 @@ def audit_trace(
     device: Device | None = None,
     config: Config | None = None,
     name: str = "",
+    max_bytes: int = 0,
+    salvage: bool = False,
 ) -> Audit:
-    """Audit a trace file; the device is looked up by what the trace says of it."""
+    """Audit a trace file; the device is looked up by what the trace says of it.
+
+    ``max_bytes`` is the largest file to read, unpacked (0: 8 GB, and no gzip bomb); ``salvage`` as in :func:`load`.
+    """
     from auditor.collect.ingest import graph_from_trace
     from auditor.devices.describe import find_device
 
-    graph = graph_from_trace(Path(trace), Path(execution_trace) if execution_trace else None)
+    graph = graph_from_trace(
+        Path(trace), Path(execution_trace) if execution_trace else None, max_bytes=max_bytes, salvage=salvage
+    )
     device = device or find_device(graph.device_name, graph.device_kind, graph.device_properties)
     return _audit(graph, Run(name=name, source="trace"), rules, device, config, Overhead())
 

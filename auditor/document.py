@@ -70,6 +70,10 @@ class CoverageInfo(msgspec.Struct, kw_only=True):
     """Replayed from CUDA graphs."""
     outside_ops: int = 0
     """Launched outside of any op."""
+    unattributed: int = 0
+    """The trace does not tell which launch is theirs: no correlation id, or one that several processes gave."""
+    partial: bool = False
+    """The trace is cut off or damaged: counts and times are of what was whole (``import --salvage``)."""
     edges: str = "observed"
     """How the edges between ops are known: observed, traced, simulated or inferred."""
     steps: int = 1

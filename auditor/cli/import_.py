@@ -22,6 +22,13 @@ class ImportCommand(Command):
         parser.add_argument(
             "--execution-trace", metavar="ET.json[.gz]", type=Path, help="execution trace of the same run"
         )
+        parser.add_argument(
+            "--salvage", action="store_true", help="of a file that is cut off or damaged audit what is whole"
+        )
+        parser.add_argument(
+            "--max-size", metavar="8G", type=options.nbytes, default=0,
+            help="read files of up to this size, unpacked (default: 8G, and 200 times that of a .gz)",
+        )  # fmt: skip
         options.add_audit(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -40,7 +47,7 @@ class ImportCommand(Command):
             remark(f"reading {args.trace}")
             audit = audit_trace(
                 args.trace, args.execution_trace, rules=rules, device=device, config=config,
-                name=as_text(run_name(config, args.trace)),
+                name=as_text(run_name(config, args.trace)), max_bytes=args.max_size, salvage=args.salvage,
             )  # fmt: skip
             run_id = store.save(audit.document, to_tables(audit.graph))
             emit(audit.document, audit.graph, args.format, args.output)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from auditor.config import Config
     from auditor.devices.describe import Device
+
+
+_SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def positive(text: str) -> int:
@@ -48,6 +52,14 @@ def seconds(text: str) -> float:
     if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"must be a time such as 90s, 30m or 2h, not {text!r}")
     return found
+
+
+def nbytes(text: str) -> int:
+    """``500M``, ``16G`` or a bare number of bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)B?", text.strip())
+    if not found or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"must be a size such as 500M or 16G, not {text!r}")
+    return int(float(found[1]) * _SIZES[found[2]])
 
 
 def add_db(parser: argparse.ArgumentParser) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from auditor.cli import options
 from auditor.cli.output import remark
 from auditor.cli.parser import Command
-
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 class ServeCommand(Command):
@@ -33,11 +30,12 @@ class ServeCommand(Command):
             "--job-time", type=options.seconds, default=7200.0, metavar="2h", help="end a job after that (default: 2h)"
         )  # fmt: skip
         parser.add_argument(
-            "--job-memory", type=nbytes, default=0, metavar="16G",
+            "--job-memory", type=options.nbytes, default=0, metavar="16G",
             help="end a job that holds more memory (default: four fifths of the machine's)",
         )  # fmt: skip
         parser.add_argument(
-            "--max-upload", type=nbytes, default=2 * 10**9, metavar="2G", help="refuse larger uploads (default: 2G)"
+            "--max-upload", type=options.nbytes, default=2 * 10**9, metavar="2G",
+            help="refuse larger uploads (default: 2G)",
         )  # fmt: skip
         options.add_db(parser)
 
@@ -51,14 +49,6 @@ class ServeCommand(Command):
         with Store.open(args.db) as store:
             serve(store, settings, Caps(args.job_time, args.job_memory), remark, worker=not args.no_worker)
         return 0
-
-
-def nbytes(text: str) -> int:
-    """``500M``, ``16G`` or a bare number of bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)B?", text.strip())
-    if not found or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"must be a size such as 500M or 16G, not {text!r}")
-    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def _port(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any
 
 from auditor.collect.execution_trace import Side
@@ -20,6 +21,16 @@ DTYPES = {
     "c10::Float8_e4m3fnuz": "f8e4m3", "c10::Float8_e5m2fnuz": "f8e5m2",
 }  # fmt: skip
 """C++ type names, as traces write dtypes, to the short names of the op graph."""
+
+
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor: a hundred times what the largest machine holds."""
+MOST_DIMENSIONS = 64
+"""Of a tensor, to PyTorch (``c10::TensorIterator`` and its kin count them in the bits of a word)."""
+
+
+class NotRecordedError(ValueError):
+    """What stands for a tensor or a number is none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +59,18 @@ Decoded = TensorRef | Constant | tuple["Decoded", ...]
 
 
 def decode_side(side: Side) -> tuple[Decoded, ...]:
-    """Every input (or output) of a node, in schema order."""
+    """Every input (or output) of a node, in schema order.
+
+    Raises:
+        NotRecordedError: what stands for a tensor or a number is none.
+    """
+    try:
+        return _decoded_side(side)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        raise NotRecordedError from None
+
+
+def _decoded_side(side: Side) -> tuple[Decoded, ...]:
     count = len(side.values)
     shapes = side.shapes if len(side.shapes) == count else [[]] * count
     strides = side.strides if len(side.strides) == count else [None] * count
@@ -76,12 +98,22 @@ def _decode(value: Any, type_: str, shape: Any, strides: Any) -> Decoded:
 
 
 def _tensor(value: list[Any], dtype: str, shape: Any, strides: Any) -> TensorRef:
-    sizes = tuple(int(n) for n in shape)
-    steps = tuple(int(s) for s in strides) if isinstance(strides, list) and len(strides) == len(sizes) else None
+    sizes = tuple(map(_whole, shape))
+    steps = tuple(map(_whole, strides)) if isinstance(strides, list) and len(strides) == len(sizes) else None
+    if len(sizes) > MOST_DIMENSIONS or prod(sizes) > MOST_ELEMENTS:
+        raise NotRecordedError
     return TensorRef(
-        int(value[0]), int(value[1]), int(value[2]), int(value[4]), str(value[5]),
+        _whole(value[0]), _whole(value[1]), _whole(value[2]), _whole(value[4]), str(value[5]),
         DTYPES.get(dtype, dtype), sizes, contiguous_strides(sizes) if steps is None else steps,
     )  # fmt: skip
+
+
+def _whole(value: Any) -> int:
+    """Ids, sizes, strides and offsets, none of which is negative or beyond 64 bits."""
+    number = int(value)
+    if not 0 <= number < 2**63:
+        raise NotRecordedError
+    return number
 
 
 @cache

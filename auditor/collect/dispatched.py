@@ -61,14 +61,20 @@ def is_composite(name: str) -> bool:
         return False
 
 
+_MOST_BRACKETS = 400
+"""In a schema: ten times those of any of PyTorch's. Its parser recurses, and ends the process on hundred thousands."""
+
+
 @cache
 def parse_schema(text: str) -> torch._C.FunctionSchema | None:
-    """The schema, ``None`` where this PyTorch cannot read it (another version's types)."""
+    """The schema, ``None`` where this PyTorch cannot read it (another version's types, or none at all)."""
     import torch
 
+    if text.count("(") + text.count("[") > _MOST_BRACKETS:
+        return None
     try:
         return torch._C.parse_schema(text)
-    except RuntimeError:
+    except (RuntimeError, IndexError):  # IndexError: a default that is no number of C++
         return None
 
 

@@ -12,8 +12,11 @@ from typing import Any
 
 import msgspec
 
-from auditor.collect.tracefile import decode_trace, read_trace_bytes
+from auditor.collect.file_kind import described
+from auditor.collect.tracefile import Reading, decode_trace, read_trace_bytes
 from auditor.errors import AuditError
+
+_NO_NODES = "no nodes in it, so not an execution trace; give ExecutionTraceObserver's file"
 
 
 class _Side(msgspec.Struct):
@@ -89,28 +92,57 @@ class ExecutionTrace:
     nodes: dict[int, Node] = field(default_factory=dict)
     children: dict[int, list[Node]] = field(default_factory=dict)
     roots: list[Node] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, a sentence each."""
+    partial: bool = False
+    """The file is cut off or damaged, and what was whole was taken."""
 
 
-def load_execution_trace(path: str | Path) -> ExecutionTrace:
+def load_execution_trace(path: str | Path, reading: Reading | None = None) -> ExecutionTrace:
     """Read an execution trace, ``.json`` or ``.json.gz``.
 
     Raises:
-        AuditError: the file cannot be read, is not JSON, or is not an execution trace.
+        AuditError: the file cannot be read, is not JSON, is not an execution trace, or its nodes' parents form a ring.
     """
-    path = Path(path)
-    data = read_trace_bytes(path)
-    file = decode_trace(data, _File, path, nonfinite_as_text=True)
+    path, reading = Path(path), reading or Reading()
+    data = read_trace_bytes(path, reading)
+    try:
+        file = decode_trace(data, _File, path, reading, nonfinite_as_text=True)
+    except msgspec.ValidationError as error:
+        raise AuditError(
+            f"{path}: not an execution trace of a known form ({error}); give ExecutionTraceObserver's file."
+        ) from None
     if file.nodes is None:
-        raise AuditError(f"{path}: no nodes in it, so not an execution trace; give ExecutionTraceObserver's file.")
-    trace = ExecutionTrace(path)
+        raise AuditError(f"{path}: {described(data) or _NO_NODES}.")
+    trace = ExecutionTrace(path, notes=reading.notes, partial=reading.partial)
     for raw in sorted(file.nodes, key=lambda n: n.id):
-        trace.nodes[raw.id] = _node(raw)
+        trace.nodes.setdefault(raw.id, _node(raw))
+    if repeated := len(file.nodes) - len(trace.nodes):
+        trace.notes.append(f"{repeated:,} nodes of the execution trace have the id of another one and were left out.")
+    if reading.partial:
+        trace.notes.append(f"Only a part of the execution trace is there: {len(trace.nodes):,} whole nodes were saved.")
     for node in trace.nodes.values():
         if node.parent == node.id or node.parent not in trace.nodes:
             trace.roots.append(node)
         else:
             trace.children.setdefault(node.parent, []).append(node)
+    _refuse_rings(trace)
     return trace
+
+
+def _refuse_rings(trace: ExecutionTrace) -> None:
+    """A node that no root leads to is its own ancestor."""
+    reached: set[int] = set()
+    todo = list(trace.roots)
+    while todo:
+        node = todo.pop()
+        reached.add(node.id)
+        todo += trace.children.get(node.id, ())
+    lost = next((node for node in trace.nodes.values() if node.id not in reached), None)
+    if lost is not None:
+        raise AuditError(
+            f"{trace.path}: node {lost.id} ({lost.name[:80]}) is its own ancestor; record the execution trace again."
+        )
 
 
 def _node(raw: _FileNode) -> Node:
@@ -136,4 +168,9 @@ def _side(side: _Side | list[Any], shapes: list[Any], types: list[str]) -> Side:
 
 
 def _whole(value: object, default: int) -> int:
-    return int(value) if isinstance(value, int | float | str) and value != "" else default
+    """``value`` as a whole number of 64 bits."""
+    try:
+        number = int(value) if isinstance(value, int | float | str) else default
+    except (ValueError, OverflowError):
+        return default
+    return number if -(2**63) <= number < 2**63 else default

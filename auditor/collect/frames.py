@@ -17,6 +17,9 @@ _NOT_USERS = re.compile(
     r"^(?:torch|threading|contextlib|functools|runpy|<|importlib)|[/\\]torch[/\\]|[/\\]lib[/\\]python"
 )
 """Files that are nobody's model code: PyTorch's own, the interpreter's, frozen modules."""
+_BACKSLASHES = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+"""Kineto wrote Windows paths as they are (https://github.com/pytorch/kineto/issues/617), and to JSON the ``\\n`` of
+``C:\\new.py`` is a line break, which no path holds."""
 
 
 @dataclass(slots=True)
@@ -96,5 +99,5 @@ def _class_of(module: str) -> str:
 @lru_cache(maxsize=65536)
 def _source(name: str) -> Source | None:
     """The user's function that a call of this name is, ``None`` for PyTorch's and what is no function."""
-    place = _PLACE.fullmatch(name)
+    place = _PLACE.fullmatch(name.translate(_BACKSLASHES))
     return Source(place[1], int(place[2]), place[3]) if place and not _NOT_USERS.search(place[1]) else None

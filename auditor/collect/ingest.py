@@ -14,6 +14,7 @@ from auditor.collect.inferred import inferred_graph
 from auditor.collect.kineto import Event, Trace, load_trace
 from auditor.collect.observed import observed_graph
 from auditor.collect.timing import apply_timing
+from auditor.collect.tracefile import Reading
 from auditor.errors import AuditError
 from auditor.graph.garbage import collection_paused
 from auditor.graph.model import OpGraph
@@ -53,19 +54,27 @@ def _timing_files(folder: Path) -> list[Path]:
 
 
 @collection_paused()
-def graph_from_trace(path: Path, execution_trace: Path | None = None) -> OpGraph:
+def graph_from_trace(
+    path: Path, execution_trace: Path | None = None, *, max_bytes: int = 0, salvage: bool = False
+) -> OpGraph:
     """Op graph of a trace that something else recorded; edges are inferred where there is no execution trace.
+
+    ``max_bytes`` and ``salvage`` are those of :class:`auditor.collect.tracefile.Reading`, for both files.
 
     Raises:
         AuditError: a file cannot be used, holds nothing to audit, or the two are not of the same step.
     """
-    trace = load_trace(path)
+    trace = load_trace(path, Reading(max_bytes, salvage))
     if not trace.cpu_ops and not trace.kernels:
         raise AuditError(f"{path}: holds no ops and no kernels; was it recorded with torch.profiler, around a step?")
+    notes, partial = trace.notes, trace.partial
     if execution_trace is not None:
-        graph = observed_graph(trace, load_execution_trace(execution_trace))
+        execution = load_execution_trace(execution_trace, Reading(max_bytes, salvage))
+        graph = observed_graph(trace, execution)
+        notes, partial = [*notes, *execution.notes], partial or execution.partial
     else:
         graph = inferred_graph(trace)
+    graph.coverage.notes[:0], graph.coverage.partial = notes, partial
     _set_steps(graph, trace)
     _note_nothing_launched(graph, trace)
     return graph

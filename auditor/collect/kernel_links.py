@@ -5,18 +5,16 @@ Kernels are never matched by ``External id``: in the 1.12-2.2 era it equals the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from auditor.collect.kineto import Event, LaunchArgs, Trace, decode_launch
+from auditor.collect.launches import Launches, Sought
 from auditor.collect.nesting import Nest, Thread
 from auditor.graph.model import Coverage, HostCall, Kernel, Op, OpGraph
 
-Unlinked = Literal["before_window", "graph_replayed", "outside_ops"]
-
-GRAPH_LAUNCHES = frozenset({"cudaGraphLaunch", "cudaGraphLaunch_ptsz", "cuGraphLaunch", "hipGraphLaunch"})
+Unlinked = Literal["before_window", "graph_replayed", "outside_ops", "unattributed"]
 
 
 @dataclass(slots=True)
@@ -35,23 +33,24 @@ def link_kernels(trace: Trace, ops: Mapping[Thread, Nest], origin_us: float) -> 
     not counted as kernels. Times become relative to ``origin_us``.
     """
     links = Links(coverage=Coverage(kernels=len(trace.kernels)))
-    launch_of = _launches(trace)
-    owner = _owners(launch_of, ops)
-    kernels = [(event, decode_launch(event)) for event in trace.kernels]
-    replayed = _replayed((args.correlation for _, args in kernels), launch_of)
-    kernels += [(event, decode_launch(event)) for event in trace.memory]
-    for event, args in sorted(kernels, key=lambda held: held[0].start):
+    device_events = [(event, decode_launch(event)) for event in (*trace.kernels, *trace.memory)]
+    launches = Launches(trace, device_events)
+    sought = [launches.of(event, args) for event, args in device_events]
+    owner = _owners((found.launch for found in sought if found.launch is not None), ops)
+    order = sorted(range(len(sought)), key=lambda i: device_events[i][0].start)
+    for (event, args), found in ((device_events[i], sought[i]) for i in order):
         kernel = _kernel(event, args, origin_us)
-        home = owner.get(args.correlation)
+        replayed = launches.is_replay(found, args)
+        home = None if replayed else owner.get(id(found.launch))
         if event.cat is not None and event.cat.lower() != "kernel":
-            if home is not None and event.name.startswith("Memcpy") and args.correlation not in replayed:
+            if home is not None and event.name.startswith("Memcpy"):
                 links.by_op.setdefault(home, []).append(kernel)
-        elif home is not None and args.correlation not in replayed:
+        elif home is not None:
             links.by_op.setdefault(home, []).append(kernel)
             links.coverage.linked += 1
         else:
             links.unlinked.append(kernel)
-            _count(links.coverage, _why_unlinked(args.correlation, launch_of, replayed))
+            _count(links.coverage, _why_unlinked(replayed, found))
     return links
 
 
@@ -109,41 +108,27 @@ def _op_around(nest: Nest, index: int, op_of: Mapping[int, Op]) -> Op | None:
     return None
 
 
-def _launches(trace: Trace) -> dict[int, Event]:
-    found: dict[int, Event] = {}
-    for event in trace.launches:
-        correlation = decode_launch(event).correlation
-        if correlation >= 0:
-            found.setdefault(correlation, event)
-    return found
-
-
-def _owners(launch_of: Mapping[int, Event], ops: Mapping[Thread, Nest]) -> dict[int, tuple[Thread, int]]:
-    """The innermost op event around the launch of each correlation id."""
+def _owners(launches: Iterable[Event], ops: Mapping[Thread, Nest]) -> dict[int, tuple[Thread, int]]:
+    """The innermost op event around each launch, by the launch's ``id()``."""
     threads: dict[Thread, list[tuple[float, int]]] = {}
-    for correlation, event in launch_of.items():
+    for event in launches:
         if event.thread in ops:
-            threads.setdefault(event.thread, []).append((event.start, correlation))
+            threads.setdefault(event.thread, []).append((event.start, id(event)))
     owner: dict[int, tuple[Thread, int]] = {}
     for thread, held in threads.items():
         held.sort()
-        for (_, correlation), i in zip(held, ops[thread].enclosing([t for t, _ in held]), strict=True):
+        for (_, launch), i in zip(held, ops[thread].enclosing([t for t, _ in held]), strict=True):
             if i >= 0:
-                owner[correlation] = (thread, i)
+                owner[launch] = (thread, i)
     return owner
 
 
-def _replayed(correlations: Iterable[int], launch_of: Mapping[int, Event]) -> set[int]:
-    """Correlation ids of graph launches; without the launch in the file, those that many kernels share."""
-    shared = Counter(correlations)
-    by_name = {c for c, event in launch_of.items() if event.name in GRAPH_LAUNCHES}
-    return by_name | {c for c, n in shared.items() if n > 1 and c not in launch_of}
-
-
-def _why_unlinked(correlation: int, launch_of: Mapping[int, Event], replayed: set[int]) -> Unlinked:
-    if correlation in replayed:
+def _why_unlinked(replayed: bool, found: Sought) -> Unlinked:
+    if replayed:
         return "graph_replayed"
-    return "outside_ops" if correlation in launch_of else "before_window"
+    if found.launch is not None:
+        return "outside_ops"
+    return "unattributed" if found.why == "unclear" else "before_window"
 
 
 def _count(coverage: Coverage, why: Unlinked) -> None:

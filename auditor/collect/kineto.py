@@ -5,18 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from auditor.collect.file_kind import described
 from auditor.collect.trace_devices import Device, decode_devices
-from auditor.collect.tracefile import decode_trace, read_trace_bytes
+from auditor.collect.tracefile import Reading, decode_trace, read_trace_bytes
 from auditor.errors import AuditError
+
+ArgsT = TypeVar("ArgsT", bound=msgspec.Struct)
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What a column of a table holds."""
 
 
 class Event(msgspec.Struct, gc=False):
@@ -48,7 +55,7 @@ class OpArgs(msgspec.Struct):
     """``args`` of a cpu_op. Shapes, strides and concrete values are undecoded: few ops differ in them."""
 
     record_function_id: int = msgspec.field(name="Record function id", default=0)
-    sequence_number: int = msgspec.field(name="Sequence number", default=-1)
+    sequence_number: _Int64 = msgspec.field(name="Sequence number", default=-1)
     fwd_thread: int = msgspec.field(name="Fwd thread id", default=0)
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
@@ -61,14 +68,21 @@ class LaunchArgs(msgspec.Struct):
     """``args`` of a device event or of the runtime call that launched it."""
 
     correlation: int = -1
-    stream: int | str = 0
-    device: int = 0
+    stream: _Int64 | str = 0
+    device: _Int64 = 0
 
 
 class _TraceFile(msgspec.Struct):
     traceEvents: list[Event] | None = None  # noqa: N815 - the file's own spelling
     deviceProperties: msgspec.Raw = msgspec.Raw(b"[]")  # noqa: N815
-    baseTimeNanoseconds: int = 0  # noqa: N815
+    otherData: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815
+
+
+class _LooseFile(msgspec.Struct):
+    """The same with events of any form."""
+
+    traceEvents: list[msgspec.Raw] | None = None  # noqa: N815
+    deviceProperties: msgspec.Raw = msgspec.Raw(b"[]")  # noqa: N815
     otherData: msgspec.Raw = msgspec.Raw(b"")  # noqa: N815
 
 
@@ -88,7 +102,10 @@ class Trace:
     annotations: list[Event] = field(default_factory=list)
     instants: list[Event] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
-    base_ns: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, a sentence each."""
+    partial: bool = False
+    """The file is cut off or damaged, and what was whole was taken."""
 
     @property
     def device_kind(self) -> str:
@@ -131,6 +148,9 @@ _KINDS = {
 
 EXPORT = "fusion-audit"
 """Who made a trace, in the ``otherData`` of those that are exported."""
+_NO_EVENTS = "no traceEvents in it, so not a profiler trace; give the file of export_chrome_trace"
+LONGEST_NAME = 1 << 16
+"""Characters of a name that are kept: ten times those of the longest C++ kernels."""
 _LATEST_US = 2.0**53
 """Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
 _BARE_LIST = re.compile(rb"[ \t\r\n]*\[")
@@ -139,24 +159,58 @@ _OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
 _LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs, strict=False)
 
 
-def load_trace(path: str | Path) -> Trace:
+def load_trace(path: str | Path, reading: Reading | None = None) -> Trace:
     """Read a Kineto trace, ``.json`` or ``.json.gz``.
 
     Raises:
         AuditError: the file cannot be read, is not JSON, or is not a trace.
     """
-    path = Path(path)
-    data = read_trace_bytes(path)
-    if _BARE_LIST.match(data):
-        file = _TraceFile(decode_trace(data, list[Event], path))
-    else:
-        file = decode_trace(data, _TraceFile, path)
+    path, reading = Path(path), reading or Reading()
+    data = read_trace_bytes(path, reading)
+    try:
+        file = _decoded(data, path, reading)
+    except msgspec.ValidationError as error:
+        file = _loosely_decoded(data, path, reading, error)
     _refuse_our_own(file, path)
     if file.traceEvents is None:
-        raise AuditError(
-            f"{path}: no traceEvents in it, so not a profiler trace; give the file of export_chrome_trace."
+        raise AuditError(f"{path}: {described(data) or _NO_EVENTS}.")
+    if reading.partial:
+        reading.notes.append(
+            f"Only a part of the trace is there: {len(file.traceEvents):,} whole events were saved, and counts and "
+            "times are of these."
         )
-    return _sorted_by_kind(path, file)
+    trace = _sorted_by_kind(path, file)
+    trace.notes[:0], trace.partial = reading.notes, reading.partial
+    return trace
+
+
+def _decoded(data: bytes, path: Path, reading: Reading) -> _TraceFile:
+    if _BARE_LIST.match(data):
+        return _TraceFile(decode_trace(data, list[Event], path, reading))
+    return decode_trace(data, _TraceFile, path, reading)
+
+
+def _loosely_decoded(data: bytes, path: Path, reading: Reading, error: msgspec.ValidationError) -> _TraceFile:
+    """Event by event: one that is none is left out and counted, and does not cost all others."""
+    try:
+        if _BARE_LIST.match(data):
+            loose = _LooseFile(decode_trace(data, list[msgspec.Raw], path, reading))
+        else:
+            loose = decode_trace(data, _LooseFile, path, reading)
+    except msgspec.ValidationError as wrong:
+        raise AuditError(f"{path}: not a trace of a known form ({wrong}); give a profiler's JSON file.") from None
+    if loose.traceEvents is None:
+        return _TraceFile(None, loose.deviceProperties, loose.otherData)
+    events: list[Event] = []
+    decode = msgspec.json.Decoder(Event, strict=False).decode
+    for raw in loose.traceEvents:
+        with suppress(msgspec.DecodeError, RecursionError):
+            events.append(decode(raw))
+    if not events:
+        raise AuditError(f"{path}: not a trace of a known form ({error}); give a profiler's JSON file.") from None
+    left_out = len(loose.traceEvents) - len(events)
+    reading.notes.append(f"{left_out:,} of {len(loose.traceEvents):,} events are of no known form and were left out.")
+    return _TraceFile(events, loose.deviceProperties, loose.otherData)
 
 
 def _refuse_our_own(file: _TraceFile, path: Path) -> None:
@@ -173,7 +227,8 @@ def _refuse_our_own(file: _TraceFile, path: Path) -> None:
 
 
 def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
-    trace = Trace(path, devices=decode_devices(file.deviceProperties), base_ns=file.baseTimeNanoseconds)
+    trace = Trace(path, devices=decode_devices(file.deviceProperties))
+    timeless = 0
     lists: dict[str | None, list[Event] | None] = {None: None}
     for event in file.traceEvents or ():
         cat = event.cat
@@ -181,12 +236,21 @@ def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
             kind = _KINDS.get((cat or "").lower())
             lists[cat] = None if kind is None else getattr(trace, kind)
         held = lists[cat]
-        if held is None or event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
+        if held is None:
+            continue
+        if event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
+            timeless += 1
             continue
         if event.dur is not None and not 0 <= event.dur < _LATEST_US:
             event.dur = None
+        if len(event.name) > LONGEST_NAME:
+            event.name = event.name[:LONGEST_NAME] + "…"
         if event.ph == "X" or held is trace.instants:
             held.append(event)
+    if timeless:
+        trace.notes.append(f"{timeless:,} events have no time at which they began and were left out.")
+    if endless := sum(event.dur is None for events in (trace.cpu_ops, trace.kernels) for event in events):
+        trace.notes.append(f"{endless:,} ops and kernels have no duration: they count, and their time is not known.")
     return trace
 
 
@@ -194,16 +258,28 @@ def decode_op(event: Event) -> OpArgs:
     """``args`` of a cpu_op; defaults where the file's are of another form."""
     try:
         return _OP_ARGS.decode(event.args)
-    except msgspec.DecodeError:
-        return OpArgs()
+    except (msgspec.DecodeError, RecursionError):
+        return _field_by_field(OpArgs, event.args)
 
 
 def decode_launch(event: Event) -> LaunchArgs:
     """``args`` of a kernel or runtime event; defaults where the file's are of another form."""
     try:
         return _LAUNCH_ARGS.decode(event.args)
-    except msgspec.DecodeError:
-        return LaunchArgs()
+    except (msgspec.DecodeError, RecursionError):
+        return _field_by_field(LaunchArgs, event.args)
+
+
+def _field_by_field(kind: type[ArgsT], raw: msgspec.Raw) -> ArgsT:
+    """What is of its type of ``raw``, where something is not: a bad stream must not cost the correlation id."""
+    known = {}
+    with suppress(msgspec.DecodeError, RecursionError):
+        held = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        for field_ in msgspec.structs.fields(kind):
+            with suppress(msgspec.DecodeError, RecursionError):
+                if field_.encode_name in held:
+                    known[field_.name] = msgspec.json.decode(held[field_.encode_name], type=field_.type, strict=False)
+    return kind(**known)
 
 
 def by_thread(events: Iterable[Event]) -> dict[tuple[object, object], list[Event]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from auditor.collect.arguments import Decoded, decode_side
+from auditor.collect.arguments import Decoded, NotRecordedError, decode_side
 from auditor.collect.builder import Call, GraphBuilder
 from auditor.collect.contexts import dispatched_nodes
 from auditor.collect.dispatched import METADATA_IN_PLACE, bare, is_view, launches_nothing, parse_schema
@@ -33,11 +33,17 @@ def observed_graph(trace: Trace, execution: ExecutionTrace, recorded: str = "") 
     pairs: list[tuple[Op, Event]] = []
     silent: set[int] = set()
     for node, context in dispatched:
-        inputs = decode_side(node.inputs)
+        try:
+            inputs, outputs = decode_side(node.inputs), decode_side(node.outputs)
+        except NotRecordedError:
+            raise AuditError(
+                f"{execution.path}: node {node.id} ({node.name[:80]}) has inputs or outputs of no known form; "
+                "record the execution trace again."
+            ) from None
         if context.outside:
             builder.escape(inputs, context)
             continue
-        op = builder.add(_call(node, inputs), context)
+        op = builder.add(_call(node, inputs, outputs), context)
         if node.id in events:
             pairs.append((op, events[node.id]))
         if launches_nothing(op.name) or is_view(op.name, node.schema):
@@ -46,9 +52,9 @@ def observed_graph(trace: Trace, execution: ExecutionTrace, recorded: str = "") 
     return builder.graph
 
 
-def _call(node: Node, inputs: tuple[Decoded, ...]) -> Call:
+def _call(node: Node, inputs: tuple[Decoded, ...], outputs: tuple[Decoded, ...]) -> Call:
     return Call(
-        op_name(node), _overload(node), inputs, decode_side(node.outputs), _writes(node, len(inputs)),
+        op_name(node), _overload(node), inputs, outputs, _writes(node, len(inputs)),
         node.thread, node.sequence,
     )  # fmt: skip
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from auditor.collect.arguments import MOST_ELEMENTS
 from auditor.collect.dispatched import METADATA_IN_PLACE, VIEWS, bare, namespace, schema_for
-from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec
+from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
 from auditor.graph.model import contiguous_strides
 
 _TORCH_DTYPES = {
@@ -21,6 +22,10 @@ _SCALAR_TYPES = ("u8", "i8", "i16", "i32", "i64", "f16", "f32", "f64", "c32", "c
 _LATER_SCALAR_TYPES = {15: "bf16", 23: "f8e5m2", 24: "f8e4m3"}
 """Numbers of c10::ScalarType, by which dtypes are recorded (c10/core/ScalarType.h)."""
 _MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+
+
+_MOST_PARTS = 1 << 16
+"""A tensor that is split into more parts is none of a model: its size is an error in the file."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,6 +66,8 @@ def _run(name: str, schema: Any, values: tuple[Recorded, ...], list_dtype: str) 
     if not any("Tensor" in str(returned.type) for returned in schema.returns):
         return ()
 
+    if any("List" in str(returned.type) for returned in schema.returns) and _largest(values) > _MOST_PARTS:
+        return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     try:
@@ -75,6 +82,10 @@ def _run(name: str, schema: Any, values: tuple[Recorded, ...], list_dtype: str) 
             return tuple(_spec(t) for t in _flat(op(*args, **kwargs)))
     except Exception:  # any op may refuse in any way: its outputs are then unknown, which is counted
         return None
+
+
+def _largest(values: tuple[Recorded, ...]) -> int:
+    return max((n for _, spec in tensors_in(values) for n in spec.shape), default=0)
 
 
 def _argument(argument: Any, value: Recorded, list_dtype: str) -> Any:
@@ -119,6 +130,8 @@ def _flat(result: Any) -> list[Any]:
 
 
 def _spec(tensor: Any) -> TensorSpec:
+    if tensor.numel() > MOST_ELEMENTS:
+        raise ValueError("no machine holds it: the recorded numbers are none")
     return TensorSpec(_SHORT_DTYPES[str(tensor.dtype)], tuple(tensor.shape), tuple(tensor.stride()))
 
 

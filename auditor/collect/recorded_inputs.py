@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import msgspec
 
-from auditor.collect.arguments import DTYPES
+from auditor.collect.arguments import DTYPES, MOST_DIMENSIONS, MOST_ELEMENTS, NotRecordedError
 from auditor.collect.kineto import OpArgs
 from auditor.graph.model import Constant, contiguous_strides
 
@@ -43,14 +44,17 @@ def raw_inputs(args: OpArgs) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def decode_inputs(types: bytes, dims: bytes, strides: bytes, concrete: bytes) -> RecordedInputs:
-    """The inputs of a call, from the JSON of its four lists."""
+    """The inputs of a call, from the JSON of its four lists; unknown where they are of another form than Kineto's."""
     kinds = _items(types)
     shapes = _items(dims)
     if not kinds or len(shapes) != len(kinds):
         return RecordedInputs()
     steps = _padded(_items(strides), len(kinds))
     texts = _padded(_items(concrete), len(kinds))
-    values = tuple(map(_value, map(str, kinds), shapes, steps, texts))
+    try:
+        values = tuple(map(_value, map(str, kinds), shapes, steps, texts))
+    except NotRecordedError:
+        return RecordedInputs()
     return RecordedInputs(tuple(map(str, kinds)), values, known=True)
 
 
@@ -66,7 +70,10 @@ def tensors_in(values: Sequence[Recorded], outer: Path = ()) -> Iterator[tuple[P
 def _items(raw: bytes) -> list[Any]:
     if not raw:
         return []
-    decoded = msgspec.json.decode(raw)
+    try:
+        decoded = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return []
     return decoded if isinstance(decoded, list) else []
 
 
@@ -76,6 +83,8 @@ def _padded(items: list[Any], count: int) -> list[Any]:
 
 def _value(kind: str, shape: Any, strides: Any, text: Any) -> Recorded:
     if kind == "TensorList":
+        if not isinstance(shape, list):
+            raise NotRecordedError
         inner = _padded(strides if isinstance(strides, list) else [], len(shape))
         return tuple(_tensor("", s, t) for s, t in zip(shape, inner, strict=True) if isinstance(s, list))
     if kind in DTYPES:
@@ -83,10 +92,22 @@ def _value(kind: str, shape: Any, strides: Any, text: Any) -> Recorded:
     return _constant(text)
 
 
-def _tensor(dtype: str, shape: list[int], strides: Any) -> TensorSpec:
-    sizes = tuple(shape)
-    known = isinstance(strides, list) and len(strides) == len(sizes)
-    return TensorSpec(dtype, sizes, tuple(strides) if known else contiguous_strides(sizes))
+def _tensor(dtype: str, shape: Any, strides: Any) -> TensorSpec:
+    sizes = _whole(shape)
+    if sizes is None or prod(sizes) > MOST_ELEMENTS:
+        raise NotRecordedError
+    steps = _whole(strides)
+    known = steps is not None and len(steps) == len(sizes)
+    return TensorSpec(dtype, sizes, steps if known and steps is not None else contiguous_strides(sizes))
+
+
+def _whole(numbers: Any) -> tuple[int, ...] | None:
+    """Sizes or strides; ``None`` for what is none."""
+    if not isinstance(numbers, list) or len(numbers) > MOST_DIMENSIONS:
+        return None
+    if not all(type(n) is int and 0 <= n <= MOST_ELEMENTS for n in numbers):
+        return None
+    return tuple(numbers)
 
 
 def _constant(text: Any) -> Constant | tuple[Constant, ...]:
@@ -97,9 +118,12 @@ def _constant(text: Any) -> Constant | tuple[Constant, ...]:
         return text == "True"
     try:
         value = json.loads(text.replace("True", "true").replace("False", "false"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return _number(text)
-    return tuple(value) if isinstance(value, list) else value if isinstance(value, int | float) else text
+    if isinstance(value, list):
+        plain = all(item is None or isinstance(item, int | float | str) for item in value)
+        return tuple(value) if plain else text
+    return value if isinstance(value, int | float) else text
 
 
 def _number(text: str) -> Constant:

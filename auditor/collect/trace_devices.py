@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from auditor.collect.tracefile import repair
+from auditor.collect.repair import repair
 from auditor.graph.model import DeviceProperties
 
 LONGEST_NAME = 256

@@ -3,120 +3,226 @@
 from __future__ import annotations
 
 import re
+import stat
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from auditor.collect.file_kind import archive
+from auditor.collect.repair import repair
+from auditor.collect.salvage import longest_whole
 from auditor.errors import AuditError
 from auditor.graph.garbage import collection_paused
 
 T = TypeVar("T")
 
-MAX_BYTES = 8 << 30
-"""Largest trace that is unpacked: more than any profiler writes, less than a gzip bomb."""
+MAX_BYTES = 8 * 10**9
+"""Largest trace that is unpacked: more than any profiler writes."""
+MAX_RATIO = 200
+"""A trace packs to a tenth or a fortieth of its size, and no file of gzip to less than a 1032nd."""
 
+_RATIO_COUNTS_FROM = 64 << 20
 _CHUNK = 16 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
-_CONTROL_TO_SPACE = bytes(32 if i < 32 else i for i in range(256))
-_STRING_OR_NONFINITE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\b(?:NaN|nan|Infinity|inf)\b')
-_ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_BOM = b"\xef\xbb\xbf"
+_RAISE = "--max-size allows more"
+_SALVAGE = "--salvage reads what is whole"
 
 
-def read_trace_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+@dataclass(slots=True)
+class Reading:
+    """How files are read, and what has to be said of them afterwards.
+
+    ``max_bytes`` bounds a file, unpacked; 0 is :data:`MAX_BYTES`, and no more than :data:`MAX_RATIO` times what is
+    packed. ``salvage``: of a file that is cut off or damaged take what is whole before that place.
+    """
+
+    max_bytes: int = 0
+    salvage: bool = False
+    notes: list[str] = field(default_factory=list)
+    partial: bool = False
+
+    @property
+    def limit(self) -> int:
+        return self.max_bytes or MAX_BYTES
+
+
+def read_trace_bytes(path: Path, reading: Reading | None = None) -> bytes:
     """The content of ``path``, unpacked where it is gzip (told by content, not by name).
 
     Raises:
-        AuditError: the file is missing, a folder, unreadable, empty, cut off, or unpacks to more than ``max_bytes``.
+        AuditError: the file is missing, no regular file, unreadable, empty, of another kind, cut off, or too large.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise AuditError(f"{path}: cannot be read ({reason}); give the path of a trace file.") from None
+    reading = reading or Reading()
+    data = _content(path, reading.limit)
     if data[:2] == _GZIP_MAGIC:
-        data = _gunzip(data, path, max_bytes)
+        data = _gunzip(data, path, reading)
+    data = data.removeprefix(_BOM)
     if not data[:_CHUNK].strip(b" \t\r\n") and not data.strip(b" \t\r\n"):  # no second copy of a large file
         raise AuditError(f"{path}: the file is empty; record the trace again.")
+    if kind := archive(data):
+        raise AuditError(f"{path}: is {kind}; give the .json or .json.gz file that torch.profiler wrote.")
     return data
 
 
-def _gunzip(data: bytes, path: Path, max_bytes: int) -> bytes:
+def _content(path: Path, limit: int) -> bytes:
+    """Nothing is opened that could block or never end: a pipe, a device."""
+    try:
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise AuditError(f"{path}: cannot be read (it is a folder); give the path of the trace file in it.")
+        if not stat.S_ISREG(found.st_mode):
+            raise AuditError(f"{path}: cannot be read (it is a pipe or a device); write the trace to a file first.")
+        if found.st_size > limit:
+            raise AuditError(f"{path}: is larger than {_size(limit)}; record fewer steps ({_RAISE}).")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AuditError(f"{path}: cannot be read ({reason}); give the path of a trace file.") from None
+    except MemoryError:
+        raise _out_of_memory(path) from None
+
+
+def _gunzip(data: bytes, path: Path, reading: Reading) -> bytes:
     parts: list[bytes] = []
-    total = 0
+    total = used = 0
     while data[:2] == _GZIP_MAGIC:
         member = zlib.decompressobj(wbits=31)
         try:
-            for part in _unpack(member, data):
+            for part in _unpack(member, data, 1 << 16 if reading.salvage else _CHUNK):
                 parts.append(part)
                 total += len(part)
-                if total > max_bytes:
-                    raise AuditError(f"{path}: unpacks to more than {max_bytes >> 20} MiB; record fewer steps.")
+                _check_size(path, total, used + len(data) - len(member.unconsumed_tail), reading)
         except zlib.error as error:
-            raise AuditError(f"{path}: damaged gzip after {total} unpacked bytes ({error}); copy it again.") from None
+            if not _saved(reading, parts, f"The gzip file is damaged after {total:,} unpacked bytes"):
+                raise AuditError(
+                    f"{path}: damaged gzip after {total} unpacked bytes ({error}); copy it again ({_SALVAGE})."
+                ) from None
+            break
+        except MemoryError:
+            raise _out_of_memory(path) from None
         if not member.eof:
-            raise AuditError(f"{path}: gzip is cut off after {total} unpacked bytes; copy or record it again.")
+            if not _saved(reading, parts, f"The gzip file is cut off after {total:,} unpacked bytes"):
+                raise AuditError(
+                    f"{path}: gzip is cut off after {total} unpacked bytes; copy or record it again ({_SALVAGE})."
+                )
+            break
+        used += len(data) - len(member.unused_data)
         data = member.unused_data
     return b"".join(parts)
 
 
-def _unpack(member: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    part = member.decompress(data, _CHUNK)
+def _unpack(member: zlib._Decompress, data: bytes, chunk: int) -> Iterator[bytes]:
+    part = member.decompress(data, chunk)
     while part:
         yield part
-        part = member.decompress(member.unconsumed_tail, _CHUNK)
+        part = member.decompress(member.unconsumed_tail, chunk)
 
 
-def decode_trace(data: bytes, kind: type[T], path: Path, *, nonfinite_as_text: bool = False) -> T:
+def _check_size(path: Path, unpacked: int, packed: int, reading: Reading) -> None:
+    """A gzip bomb is told by its ratio long before it fills the memory."""
+    if unpacked > reading.limit:
+        raise AuditError(f"{path}: unpacks to more than {_size(reading.limit)}; record fewer steps ({_RAISE}).")
+    if not reading.max_bytes and unpacked > max(_RATIO_COUNTS_FROM, MAX_RATIO * packed):
+        raise AuditError(
+            f"{path}: unpacks to more than {MAX_RATIO} times its size ({_size(unpacked)} so far), as no trace does; "
+            f"give the file that torch.profiler wrote ({_RAISE})."
+        )
+
+
+def _saved(reading: Reading, parts: list[bytes], what: str) -> bool:
+    if not reading.salvage or not parts:
+        return False
+    reading.partial = True
+    reading.notes.append(f"{what}: what follows is lost.")
+    return True
+
+
+def decode_trace(
+    data: bytes, kind: type[T], path: Path, reading: Reading | None = None, *, nonfinite_as_text: bool = False
+) -> T:
     """Decode ``data`` as ``kind``; a second try repairs what real profilers write and JSON forbids.
 
-    Repaired: bad UTF-8, control characters in names, single backslashes of Windows paths, NaN and Infinity
-    (``null``, or their name as text where ``nonfinite_as_text``).
+    Repaired: bad UTF-8, control characters in names, single backslashes of Windows paths, halves of characters,
+    commas too many, NaN and Infinity (``null``, or their name as text where ``nonfinite_as_text``). A third one takes
+    what is whole, where ``reading`` says so.
 
     Raises:
         AuditError: still not valid; names the file, line and reason.
+        msgspec.ValidationError: valid JSON, but not of this kind.
     """
     decoder = msgspec.json.Decoder(kind, strict=False)
     with collection_paused():
         try:
             return decoder.decode(data)
+        except (msgspec.ValidationError, RecursionError, MemoryError) as error:
+            if not isinstance(error, msgspec.ValidationError):
+                raise _too_much(path, error) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
-            repaired = repair(data, nonfinite_as_text=nonfinite_as_text)
+            pass
         try:
+            repaired = repair(data, nonfinite_as_text=nonfinite_as_text)
             return decoder.decode(repaired)
-        except msgspec.ValidationError as error:
-            raise AuditError(f"{path}: not a trace of a known form ({error}); give a profiler's JSON file.") from None
+        except msgspec.ValidationError:
+            raise
         except msgspec.DecodeError as error:
+            if reading is not None and reading.salvage:
+                return _whole_part(decoder, repaired, error, path, reading)
             raise AuditError(f"{path}{_place(data, repaired, str(error))}: {_reason(error)}") from None
+        except (RecursionError, MemoryError) as error:
+            raise _too_much(path, error) from None
 
 
-def repair(data: bytes, *, nonfinite_as_text: bool = False) -> bytes:
-    """``data`` as strict JSON: valid UTF-8, no control characters, every backslash escaped, no NaN or Infinity."""
-    text = data.decode("utf-8", errors="replace").encode("utf-8", errors="replace").translate(_CONTROL_TO_SPACE)
+def _whole_part(
+    decoder: msgspec.json.Decoder[T], data: bytes, error: msgspec.DecodeError, path: Path, reading: Reading
+) -> T:
+    found = longest_whole(decoder, data, _byte(str(error)))
+    if found is None:
+        raise AuditError(f"{path}: {_cause(error)} before anything in it is whole; record or copy it again.")
+    decoded, end = found
+    reading.partial = True
+    reading.notes.append(f"The JSON {_cause(error)} after {end:,} bytes of {len(data):,}: what follows is lost.")
+    return decoded
 
-    def fix(match: re.Match[bytes]) -> bytes:
-        token = match.group()
-        if token[:1] != b'"':
-            return b'"%s"' % token if nonfinite_as_text else b"null"
-        return _ESCAPE.sub(lambda m: m.group() if len(m.group()) > 1 else b"\\\\", token) if b"\\" in token else token
 
-    return _STRING_OR_NONFINITE.sub(fix, text)
+def _byte(message: str) -> int | None:
+    found = re.search(r"byte (\d+)", message)
+    return int(found.group(1)) if found else None
 
 
 def _place(data: bytes, repaired: bytes, message: str) -> str:
     """``", line N"`` of the byte that ``message`` names: repairs keep line breaks' number, not their place."""
-    found = re.search(r"byte (\d+)", message)
-    if not found:
+    byte = _byte(message)
+    if byte is None:
         return f", line {data.count(10) + 1}"
-    byte = int(found.group(1))
     if len(repaired) != len(data):
         return f", near byte {byte}"
     return f", line {data.count(10, 0, byte) + 1} (byte {byte})"
 
 
+def _cause(error: msgspec.DecodeError) -> str:
+    return "is cut off" if "truncated" in str(error) else "is damaged"
+
+
 def _reason(error: msgspec.DecodeError) -> str:
     if "truncated" in str(error):
-        return "the JSON is cut off here; the profiler did not finish writing it: record or copy it again."
-    return f"not valid JSON ({error}); record or copy it again."
+        return f"the JSON is cut off here, the profiler did not finish it; record or copy it again ({_SALVAGE})."
+    return f"not valid JSON ({error}); record or copy it again ({_SALVAGE})."
+
+
+def _too_much(path: Path, error: RecursionError | MemoryError) -> AuditError:
+    if isinstance(error, MemoryError):
+        return _out_of_memory(path)
+    return AuditError(f"{path}: is nested deeper than any profiler writes; give the file of export_chrome_trace.")
+
+
+def _out_of_memory(path: Path) -> AuditError:
+    return AuditError(f"{path}: needs more memory than there is; record fewer steps, or import it on a larger machine.")
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes // 10**6:,} MB" if nbytes >= 10**6 else f"{nbytes:,} bytes"

@@ -295,6 +295,8 @@ def _coverage(graph: OpGraph) -> CoverageInfo:
         before_window=seen.before_window,
         graph_replayed=seen.graph_replayed,
         outside_ops=seen.outside_ops,
+        unattributed=seen.unattributed,
+        partial=seen.partial,
         edges=graph.provenance,
         steps=seen.steps,
     )

@@ -205,6 +205,8 @@ class Coverage:
     before_window: int = 0
     graph_replayed: int = 0
     outside_ops: int = 0
+    unattributed: int = 0
+    partial: bool = False
     steps: int = 1
     notes: list[str] = field(default_factory=list)
 

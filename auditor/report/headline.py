@@ -139,6 +139,8 @@ def coverage(document: Document) -> str:
         f"{count(seen.before_window)} launched before the window" if seen.before_window else "",
         f"{count(seen.graph_replayed)} replayed from graphs" if seen.graph_replayed else "",
         f"{count(seen.outside_ops)} outside any op" if seen.outside_ops else "",
+        f"{count(seen.unattributed)} of unknown launch" if seen.unattributed else "",
+        "a part of the trace: the rest is lost" if seen.partial else "",
         f"edges {edges(seen.edges)}",
         plural(seen.steps, "step"),
     ]

@@ -19,7 +19,7 @@ _AMOUNTS = {
         "kernels", "memory_bound_kernels", "unfused_kernels", "already_fused_kernels", "collective_kernels",
         "device_us", "step_us", "memory_bound_us", "idle_us", "collective_us", "bytes", "peak_bytes",
     ),
-    CoverageInfo: ("kernels", "linked", "before_window", "graph_replayed", "outside_ops", "steps"),
+    CoverageInfo: ("kernels", "linked", "before_window", "graph_replayed", "outside_ops", "unattributed", "steps"),
     Overhead: ("bare_us", "timing_us", "graph_us"),
     Finding: ("sites", "kernels", "kernels_after", "device_us", "bytes_now", "bytes_fused"),
     RankFinding: ("sites", "kernels", "kernels_after", "bytes_now"),

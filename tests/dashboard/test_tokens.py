@@ -11,7 +11,7 @@ import pytest
 from served import serving
 from stored_runs import document, save, tables
 
-from auditor.cli.serve import nbytes
+from auditor.cli.options import nbytes
 from auditor.fix_document import FixDocument
 from auditor.store import Store
 

@@ -11,7 +11,6 @@ import pytest
 from auditor.collect.execution_trace import load_execution_trace
 from auditor.collect.ingest import graph_from_trace
 from auditor.collect.kineto import decode_launch, load_trace
-from auditor.collect.tracefile import read_trace_bytes
 from auditor.errors import AuditError
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
@@ -107,7 +106,7 @@ def test_missing_duration_and_text_ids_are_read(tmp_path: Path) -> None:
         (gzip.compress(b"x" * 1000)[:-12], "gzip is cut off"),
         (gzip.compress(bytes(range(256)) * 9)[:40] + b"garbage" * 30, "damaged gzip|cut off"),
         (b'{"a": 1}', "not a.* trace"),
-        (b'"text"', "not a trace of a known form"),
+        (b'"text"', "not an? .*trace of a known form"),
     ],
 )
 def test_bad_content_is_one_clear_sentence(tmp_path: Path, load: object, content: bytes, reason: str) -> None:
@@ -125,14 +124,6 @@ def test_missing_file_and_folder_name_the_path(tmp_path: Path, load: object) -> 
         load(tmp_path / "absent.json")  # type: ignore[operator]
     with pytest.raises(AuditError, match="cannot be read"):
         load(tmp_path)  # type: ignore[operator]
-
-
-def test_a_gzip_bomb_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.json.gz"
-    path.write_bytes(gzip.compress(b"0" * (40 << 20)))
-
-    with pytest.raises(AuditError, match="unpacks to more than 20 MiB"):
-        read_trace_bytes(path, max_bytes=20 << 20)
 
 
 @pytest.mark.parametrize("content", [b"[]", b'{"traceEvents": []}', trace_bytes({"ph": "M", "name": "process_name"})])

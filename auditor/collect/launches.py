@@ -1,0 +1,107 @@
+"""The runtime call that launched a kernel, by correlation id: also where a file holds an id more than once.
+
+A process gives each id once. A file holds one again where recordings were joined (a profiler that was started twice,
+ranks merged into one file): then the kernel's time and its device tell which launch is meant, or nothing does, and
+that is counted, not guessed. RCCL's kernels have the id 0 from roctracer
+(https://github.com/ROCm/roctracer/issues/100), so 0 is an id only where a launch has it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+from auditor.collect.kineto import Event, LaunchArgs, Trace, decode_launch
+
+SKEW_US = 1000.0
+"""A kernel may seem to begin this much before its launch: clocks of host and device differ. Kineto itself drops what
+is out of order ("CPU GPU out-of-order" in its log), so in its traces none does."""
+
+GRAPH_LAUNCHES = frozenset({
+    "cudaGraphLaunch", "cudaGraphLaunch_ptsz", "cuGraphLaunch", "cuGraphLaunch_ptsz", "hipGraphLaunch",
+    "hipGraphLaunch_spt"
+})  # fmt: skip
+
+Unknown = Literal["none", "early", "unclear"]
+"""Why a launch is not known: no launch in the file has the id; all that have it come later; several may be meant."""
+
+Launched = tuple[Event, LaunchArgs]
+
+
+class Sought(NamedTuple):
+    """A launch, or why it is not known."""
+
+    launch: Event | None
+    why: Unknown = "none"
+
+
+class Launches:
+    """Launches of a trace, by correlation id. ``kernels`` are its device events, which tell whose a device is."""
+
+    def __init__(self, trace: Trace, kernels: Sequence[Launched]) -> None:
+        self._by_id: dict[int, list[Event]] = {}
+        for event in trace.launches:
+            correlation = decode_launch(event).correlation
+            if correlation >= 0:
+                self._by_id.setdefault(correlation, []).append(event)
+        for held in self._by_id.values():
+            if len(held) > 1:
+                held.sort(key=lambda event: event.start)
+        self._slack_us = SKEW_US - 2 * min(0.0, _median_delay(self._by_id, kernels))
+        self._process_of = self._processes(kernels)
+        self._shared = self._shared_ids(kernels)
+
+    def of(self, kernel: Event, args: LaunchArgs) -> Sought:
+        """The launch of a device event: the last one with its id, on its process, that had begun before it."""
+        held = self._by_id.get(args.correlation)
+        if held is None:
+            return Sought(None, "none" if args.correlation > 0 else "unclear")
+        latest = kernel.start + self._slack_us
+        if len(held) == 1:
+            return Sought(held[0]) if held[0].start <= latest else Sought(None, "early")
+        begun = held[: bisect_right(held, latest, key=lambda event: event.start)]
+        if not begun:
+            return Sought(None, "early")
+        if len({event.pid for event in begun}) > 1:
+            process = self._process_of.get(_device(kernel, args))
+            begun = [event for event in begun if process is not None and event.pid == process[0]]
+        return Sought(begun[-1]) if begun else Sought(None, "unclear")
+
+    def _processes(self, kernels: Iterable[Launched]) -> dict[object, tuple[object]]:
+        """The process that has a device for itself, as far as ids tell that only one process gave."""
+        if all(len(held) == 1 for held in self._by_id.values()):
+            return {}
+        users: dict[object, set[object]] = defaultdict(set)
+        for event, args in kernels:
+            pids = {launch.pid for launch in self._by_id.get(args.correlation, ())}
+            if len(pids) == 1:
+                users[_device(event, args)] |= pids
+        return {device: (next(iter(pids)),) for device, pids in users.items() if len(pids) == 1}
+
+    def is_replay(self, found: Sought, args: LaunchArgs) -> bool:
+        """Whether a graph was launched; without the launch in the file, whether many kernels share the id."""
+        if found.launch is not None:
+            return found.launch.name in GRAPH_LAUNCHES
+        return found.why == "none" and args.correlation in self._shared
+
+    def _shared_ids(self, kernels: Iterable[Launched]) -> set[int]:
+        shared = Counter(args.correlation for event, args in kernels if (event.cat or "").lower() == "kernel")
+        return {correlation for correlation, n in shared.items() if n > 1}
+
+
+def _device(kernel: Event, args: LaunchArgs) -> object:
+    """Mergers of ranks renumber the process of a kernel, which stands for its device, and leave ``device`` alone."""
+    return (kernel.pid, args.device)
+
+
+def _median_delay(launches: dict[int, list[Event]], kernels: Iterable[Launched]) -> float:
+    """Median time from a launch to its kernel where there is one of each, in microseconds; negative: clocks differ."""
+    delays = [
+        event.start - launches[args.correlation][0].start
+        for event, args in kernels
+        if len(launches.get(args.correlation, ())) == 1
+    ]
+    return median(delays) if delays else 0.0
