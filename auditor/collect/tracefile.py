@@ -24,9 +24,12 @@ MAX_BYTES = 8 * 10**9
 """Largest trace that is unpacked: more than any profiler writes."""
 MAX_RATIO = 200
 """A trace packs to a tenth or a fortieth of its size, and no file of gzip to less than a 1032nd."""
-
 _RATIO_COUNTS_FROM = 64 << 20
+MOST_MEMBERS = 1 << 17
+"""Of a gzip file: those that ``bgzip``, which writes one for each 64 KiB, makes of the largest trace."""
+
 _CHUNK = 16 << 20
+_INPUT = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _RAISE = "--max-size allows more"
@@ -89,38 +92,56 @@ def _content(path: Path, limit: int) -> bytes:
 
 def _gunzip(data: bytes, path: Path, reading: Reading) -> bytes:
     parts: list[bytes] = []
-    total = used = 0
-    while data[:2] == _GZIP_MAGIC:
-        member = zlib.decompressobj(wbits=31)
-        try:
-            for part in _unpack(member, data, 1 << 16 if reading.salvage else _CHUNK):
-                parts.append(part)
-                total += len(part)
-                _check_size(path, total, used + len(data) - len(member.unconsumed_tail), reading)
-        except zlib.error as error:
-            if not _saved(reading, parts, f"The gzip file is damaged after {total:,} unpacked bytes"):
-                raise AuditError(
-                    f"{path}: damaged gzip after {total} unpacked bytes ({error}); copy it again ({_SALVAGE})."
-                ) from None
-            break
-        except MemoryError:
-            raise _out_of_memory(path) from None
-        if not member.eof:
-            if not _saved(reading, parts, f"The gzip file is cut off after {total:,} unpacked bytes"):
-                raise AuditError(
-                    f"{path}: gzip is cut off after {total} unpacked bytes; copy or record it again ({_SALVAGE})."
-                )
-            break
-        used += len(data) - len(member.unused_data)
-        data = member.unused_data
+    total = 0
+    try:
+        for part, used in _unpacked(data, 1 << 16 if reading.salvage else _CHUNK):
+            parts.append(part)
+            total += len(part)
+            _check_size(path, total, used, reading)
+    except (zlib.error, EOFError) as error:
+        cut = isinstance(error, EOFError)
+        if reading.salvage and total:
+            reading.partial = True
+            reading.notes.append(
+                f"The gzip file is {'cut off' if cut else 'damaged'} after {total:,} unpacked bytes: "
+                "what follows is lost."
+            )
+        elif cut:
+            raise AuditError(
+                f"{path}: gzip is cut off after {total} unpacked bytes; copy or record it again ({_SALVAGE})."
+            ) from None
+        else:
+            raise AuditError(
+                f"{path}: damaged gzip after {total} unpacked bytes ({error}); copy it again ({_SALVAGE})."
+            ) from None
+    except MemoryError:
+        raise _out_of_memory(path) from None
     return b"".join(parts)
 
 
-def _unpack(member: zlib._Decompress, data: bytes, chunk: int) -> Iterator[bytes]:
-    part = member.decompress(data, chunk)
-    while part:
-        yield part
-        part = member.decompress(member.unconsumed_tail, chunk)
+def _unpacked(data: bytes, chunk: int) -> Iterator[tuple[bytes, int]]:
+    """Parts of at most ``chunk`` bytes of all members, and how much of ``data`` was used for what came so far.
+
+    Raises:
+        zlib.error: damaged, or of more members than any tool writes.
+        EOFError: cut off.
+    """
+    at = members = 0
+    while data[at : at + 2] == _GZIP_MAGIC:
+        members += 1
+        if members > MOST_MEMBERS:
+            raise zlib.error(f"of more than {MOST_MEMBERS:,} members")
+        member = zlib.decompressobj(wbits=31)
+        while not member.eof:
+            packed = member.unconsumed_tail
+            if not packed:
+                packed = data[at : at + _INPUT]
+                at += len(packed)
+            part = member.decompress(packed, chunk)
+            if not part and not packed:
+                raise EOFError
+            yield part, at
+        at -= len(member.unused_data)
 
 
 def _check_size(path: Path, unpacked: int, packed: int, reading: Reading) -> None:
@@ -132,14 +153,6 @@ def _check_size(path: Path, unpacked: int, packed: int, reading: Reading) -> Non
             f"{path}: unpacks to more than {MAX_RATIO} times its size ({_size(unpacked)} so far), as no trace does; "
             f"give the file that torch.profiler wrote ({_RAISE})."
         )
-
-
-def _saved(reading: Reading, parts: list[bytes], what: str) -> bool:
-    if not reading.salvage or not parts:
-        return False
-    reading.partial = True
-    reading.notes.append(f"{what}: what follows is lost.")
-    return True
 
 
 def decode_trace(
