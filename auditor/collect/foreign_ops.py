@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, de
 from auditor.graph.model import Phase
 
 _ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
+_NODE = re.compile(r"\w*Backward\d*")
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler"})
 
 
@@ -75,7 +77,7 @@ class ForeignOp:
 def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
     """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops."""
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    backward = sorted(e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD)) if optimizer else []
+    backward = sorted(e.start for e in trace.cpu_ops if is_backward(e.name)) if optimizer else []
     threads = nests(trace.cpu_ops + optimizer) if optimizer else ops
     found = {thread: list(_of_thread(nest, backward)) for thread, nest in threads.items()}
     return {thread: ops for thread, ops in found.items() if ops}
@@ -126,11 +128,18 @@ def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _
         before = bisect_left(starts, event.end)
         last = starts[before - 1] if before else 0.0
         return _Around("optimizer", closure=last if last > event.start else 0.0)
-    if event.name.startswith(BACKWARD):
-        return _Around("backward", sequence=args.sequence_number)
+    if is_backward(event.name):
+        known = args.sequence_number if args.sequence_number >= 0 else outer.sequence
+        return _Around("backward", sequence=known)
     linear = event if event.name == "aten::linear" else outer.linear
     backward = outer.phase == "backward"
     return _Around(outer.phase, linear, outer.sequence if backward else args.sequence_number)
+
+
+@lru_cache(maxsize=65536)
+def is_backward(name: str) -> bool:
+    """Whether an event of this name is autograd's engine at a node, or the node itself, as 1.8 recorded it alone."""
+    return name.startswith((BACKWARD, "torch::autograd::")) or _NODE.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=65536)

@@ -146,6 +146,7 @@ _KINDS = {
 }  # fmt: skip
 """Event category (lower case; the 1.8 era wrote ``Operator``) to the list of :class:`Trace` that holds it."""
 
+_RANGES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#")
 EXPORT = "fusion-audit"
 """Who made a trace, in the ``otherData`` of those that are exported."""
 _NO_EVENTS = "no traceEvents in it, so not a profiler trace; give the file of export_chrome_trace"
@@ -247,11 +248,20 @@ def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
             event.name = event.name[:LONGEST_NAME] + "…"
         if event.ph == "X" or held is trace.instants:
             held.append(event)
+    _sort_out_annotations(trace)
     if timeless:
         trace.notes.append(f"{timeless:,} events have no time at which they began and were left out.")
     if endless := sum(event.dur is None for events in (trace.cpu_ops, trace.kernels) for event in events):
         trace.notes.append(f"{endless:,} ops and kernels have no duration: they count, and their time is not known.")
     return trace
+
+
+def _sort_out_annotations(trace: Trace) -> None:
+    """Until 1.10 the profiler wrote its own ranges as ops."""
+    ranges = [event for event in trace.cpu_ops if event.name.startswith(_RANGES)]
+    if ranges:
+        trace.cpu_ops = [event for event in trace.cpu_ops if not event.name.startswith(_RANGES)]
+        trace.annotations = _by_time([*trace.annotations, *ranges])
 
 
 def decode_op(event: Event) -> OpArgs:
