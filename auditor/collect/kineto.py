@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.collect.file_kind import described
+from auditor.collect.repeated import drop_repeated
 from auditor.collect.trace_devices import Device, decode_devices
 from auditor.collect.tracefile import Reading, decode_trace, read_trace_bytes
 from auditor.errors import AuditError
@@ -249,6 +250,8 @@ def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
         if event.ph == "X" or held is trace.instants:
             held.append(event)
     _sort_out_annotations(trace)
+    if repeated := drop_repeated(trace):
+        trace.notes.append(f"{repeated:,} events are in the file twice, and count once.")
     if timeless:
         trace.notes.append(f"{timeless:,} events have no time at which they began and were left out.")
     if endless := sum(event.dur is None for events in (trace.cpu_ops, trace.kernels) for event in events):

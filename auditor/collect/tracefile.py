@@ -29,7 +29,7 @@ MOST_MEMBERS = 1 << 17
 """Of a gzip file: those that ``bgzip``, which writes one for each 64 KiB, makes of the largest trace."""
 
 _CHUNK = 16 << 20
-_INPUT = 1 << 16
+_INPUT, _FINE = 1 << 16, 1 << 8
 _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _RAISE = "--max-size allows more"
@@ -94,7 +94,7 @@ def _gunzip(data: bytes, path: Path, reading: Reading) -> bytes:
     parts: list[bytes] = []
     total = 0
     try:
-        for part, used in _unpacked(data, 1 << 16 if reading.salvage else _CHUNK):
+        for part, used in _unpacked(data, _FINE if reading.salvage else _INPUT):
             parts.append(part)
             total += len(part)
             _check_size(path, total, used, reading)
@@ -119,8 +119,10 @@ def _gunzip(data: bytes, path: Path, reading: Reading) -> bytes:
     return b"".join(parts)
 
 
-def _unpacked(data: bytes, chunk: int) -> Iterator[tuple[bytes, int]]:
-    """Parts of at most ``chunk`` bytes of all members, and how much of ``data`` was used for what came so far.
+def _unpacked(data: bytes, step: int) -> Iterator[tuple[bytes, int]]:
+    """All members in parts, and how much of ``data`` was used for what came so far.
+
+    ``step`` bytes at a time: what damage is among is lost.
 
     Raises:
         zlib.error: damaged, or of more members than any tool writes.
@@ -135,9 +137,9 @@ def _unpacked(data: bytes, chunk: int) -> Iterator[tuple[bytes, int]]:
         while not member.eof:
             packed = member.unconsumed_tail
             if not packed:
-                packed = data[at : at + _INPUT]
+                packed = data[at : at + step]
                 at += len(packed)
-            part = member.decompress(packed, chunk)
+            part = member.decompress(packed, _CHUNK)
             if not part and not packed:
                 raise EOFError
             yield part, at

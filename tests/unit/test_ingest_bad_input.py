@@ -10,7 +10,7 @@ import resource
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +247,7 @@ def test_events_without_begin_or_duration_are_counted(tmp_path: Path) -> None:
     [
         (b"half \\ud800 of a character", "half \ufffd of a character"),
         (b"whole \\ud83d\\ude00 and \\udc00", "whole \U0001f600 and \ufffd"),
-        (b"C:\\new\\x.py \\\"quoted\\\"", 'C:\\new\\x.py "quoted"'),
+        (b'C:\\new\\x.py \\"quoted\\"', 'C:\\new\\x.py "quoted"'),
         (b"C:\\\\new\\q", "C:\\new\\q"),
         (b"a\0b\x1b[31m", "a b [31m"),
     ],
@@ -332,12 +332,12 @@ def test_a_schema_that_would_end_pytorchs_parser_is_none(tmp_path: Path, schema:
 
 
 @pytest.fixture
-def stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Path]:
+def stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A store with one run in it."""
     db = tmp_path / "db"
     assert main(["import", str(written(tmp_path, trace(), "good.json")), "--db", str(db)]) == 0
     capsys.readouterr()
-    yield db
+    return db
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"5", gzip.compress(trace())[:-9], archive("zip"), trace()[:-50]])
