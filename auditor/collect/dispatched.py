@@ -57,7 +57,7 @@ def is_composite(name: str) -> bool:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     try:
         return bool(has_kernel(name, "CompositeImplicitAutograd")) and not has_kernel(name, "CPU")
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return False
 
 
@@ -74,7 +74,7 @@ def parse_schema(text: str) -> torch._C.FunctionSchema | None:
         return None
     try:
         return torch._C.parse_schema(text)
-    except (RuntimeError, IndexError):  # IndexError: a default that is no number of C++
+    except (RuntimeError, IndexError, ValueError):  # a default that is no number of C++; a message that is no text
         return None
 
 

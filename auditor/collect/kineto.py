@@ -155,6 +155,8 @@ LONGEST_NAME = 1 << 16
 """Characters of a name that are kept: ten times those of the longest C++ kernels."""
 _LATEST_US = 2.0**53
 """Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
+_SHORTEST_US = 1e-6
+"""A duration below a picosecond is none."""
 _BARE_LIST = re.compile(rb"[ \t\r\n]*\[")
 """The bare form of the Chrome trace format. Looked for in place: these bytes may be gigabytes."""
 _OP_ARGS = msgspec.json.Decoder(OpArgs, strict=False)
@@ -243,8 +245,8 @@ def _sorted_by_kind(path: Path, file: _TraceFile) -> Trace:
         if event.ts is None or not -_LATEST_US < event.ts < _LATEST_US:
             timeless += 1
             continue
-        if event.dur is not None and not 0 <= event.dur < _LATEST_US:
-            event.dur = None
+        if event.dur is not None and not _SHORTEST_US <= event.dur < _LATEST_US:
+            event.dur = 0.0 if 0 <= event.dur < _LATEST_US else None
         if len(event.name) > LONGEST_NAME:
             event.name = event.name[:LONGEST_NAME] + "…"
         if event.ph == "X" or held is trace.instants:

@@ -27,7 +27,7 @@ from auditor.graph.tables import to_tables
 from auditor.store.bounds import check_numbers
 
 BOUNDED = settings(
-    max_examples=120, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=250, deadline=timedelta(seconds=10), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 ODD = [
     *map(json.dumps, ["", "0", "nan", "aten::add", "\0\x1b[31m", "aten::unbind", "ProfilerStep#1",
