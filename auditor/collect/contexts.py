@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from auditor.collect.closures import BACKWARD, NONE, OPTIMIZER, Closures, after_the_next, backward_ends, closures_of
+from auditor.collect import closures as ranges
+from auditor.collect.closures import BACKWARD, NONE, OPTIMIZER, Closures, OwnOps
 from auditor.collect.dispatched import is_composite, namespace
 from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.collect.names import decoded
@@ -36,14 +37,22 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
     """
     forward: dict[tuple[int, int], Context] = {}
     found: list[Dispatched] = []
-    closures, ends = closures_of(trace), backward_ends(trace)
+    closures, ends = ranges.closures_of(trace), ranges.backward_ends(trace)
     for root in trace.roots:
         for node, context in _walk(trace, root, Context(), forward, closures, ends):
             if context.phase == "forward" and node.sequence >= 0:
                 forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
             found.append((node, context))
     found.sort(key=lambda pair: pair[0].id)
-    return _with_engine_callbacks(_with_gradient_seed(found), ends)
+    return _with_engine_callbacks(_with_lost_range(_with_gradient_seed(found), OwnOps(trace)), ends)
+
+
+def _with_lost_range(found: list[Dispatched], own: OwnOps) -> list[Dispatched]:
+    """What an optimizer runs after the observer has lost its range."""
+    return [
+        (node, replace(context, phase="optimizer") if context.phase == "forward" and node in own else context)
+        for node, context in found
+    ]
 
 
 def _with_engine_callbacks(found: list[Dispatched], ends: list[int]) -> list[Dispatched]:
@@ -97,7 +106,7 @@ def _walk(
         children = trace.children.get(node.id, [])
         inner, outside = _enter(node, children, around, forward), closures.get(node.id, NONE)
         if node.name.startswith(BACKWARD):
-            outside = after_the_next(ends, node.id)
+            outside = ranges.after_the_next(ends, node.id)
         open_.extend((child, around if child.id in outside else inner) for child in reversed(children))
 
 
