@@ -77,10 +77,8 @@ def test_two_ranks_are_one_run_that_rank_0_reports(script: Path, store: Store, f
     assert report["run"]["id"] == line.id
     assert (report["run"]["world_size"], report["run"]["notes"]) == (2, [])
     first, second = report["ranks"]
-    counts = ("kernels", "memory_bound_kernels", "unfused_kernels", "avoidable_kernels", "bytes")
+    counts = ("kernels", "memory_bound_kernels", "unfused_kernels", "avoidable_kernels", "bytes", "peak_bytes")
     assert [first["totals"][key] for key in counts] == [second["totals"][key] for key in counts]
-    peaks = [rank["totals"]["peak_bytes"] for rank in (first, second)]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.1)  # a collective ends on a thread of its own, at any time
     assert first["totals"]["unfused_kernels"] > 6
     assert (first["totals"]["collective_kernels"], second["differs"]) == (1, [])
     assert first["pid"] != second["pid"]
