@@ -8,7 +8,6 @@ They are record functions, so they appear in the Kineto trace and in the executi
     fa.outputs                                 reads every tensor that the step gives back
     fa.end                                     the step may have ended here
     fa.backward_end                            a backward pass has returned
-    fa.optimizer_end                           an optimizer's step has returned
 
 Names between the bars are escaped as in :mod:`auditor.collect.names`.
 """
@@ -62,12 +61,6 @@ class annotation:  # noqa: N801 (a context manager, used like a function)
 def mark_backward_end() -> None:
     """``fa.backward_end``: what runs from here on is none of the engine's."""
     with annotation("fa.backward_end"):
-        pass
-
-
-def mark_optimizer_end() -> None:
-    """``fa.optimizer_end``: what runs from here on is none of the optimizer's that stepped."""
-    with annotation("fa.optimizer_end"):
         pass
 
 

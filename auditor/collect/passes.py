@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 from auditor.collect import device, tidy
-from auditor.collect.annotate import ModuleAnnotations, SourceLines, annotation, mark_end, mark_optimizer_end
+from auditor.collect.annotate import ModuleAnnotations, SourceLines, annotation, mark_end
 from auditor.collect.stderr import quiet
 
 _OPS_IN_FLIGHT_S = 0.1
@@ -167,11 +167,10 @@ class GraphPass(TimingPass):
         mark_end()
 
     def optimizer_left(self) -> None:
-        """An optimizer's step has returned; it may be the one in which the pass began."""
+        """The optimizer in whose step the pass began has returned."""
         if self._optimizer is not None:
             self._optimizer.__exit__()
             self._optimizer = None
-        mark_optimizer_end()
 
     def pause(self) -> None:
         """Hooks and modes out of sight, for code that they would change: compiled code is compiled again."""

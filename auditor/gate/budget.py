@@ -75,13 +75,18 @@ class Demands:
     def __bool__(self) -> bool:
         return bool(self.limits or self.required)
 
-    def against_baseline(self) -> Demands:
-        """With those that hold against a baseline where no increase is set: no count may grow, peak memory by 1 %."""
+    def against_baseline(self, ranks: int = 1) -> Demands:
+        """With those that hold against a baseline where no increase is set: no count may grow, peak memory by 1 %.
+
+        Of several ``ranks`` it is not held: where a model is sharded, gloo's threads run ops in no fixed order.
+        """
         if any(each.increase and each.scope == Scope() for each in self.limits):
             return self
         held = tuple(
-            Limit(f"max_increase.{key}", KINDS[key], Scope(), increase=by) for key, by in BY_DEFAULT.items()
-        )  # fmt: skip
+            Limit(f"max_increase.{key}", KINDS[key], Scope(), increase=by)
+            for key, by in BY_DEFAULT.items()
+            if ranks == 1 or key != "peak_memory"
+        )
         return Demands(self.limits + held, self.required)
 
 

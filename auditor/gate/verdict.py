@@ -58,7 +58,7 @@ def judge(
     if baseline is not None:
         check_comparable(baseline.snapshot.run, now.run, baseline.label)
         comparison = compare(baseline.snapshot, now, (baseline.spreads, spreads))
-        demands = demands.against_baseline()
+        demands = demands.against_baseline(now.run.world_size)
     before = baseline.snapshot if baseline else None
     sides = sides_of(run, now, spreads, before)
     checks = [*_placed(_limits(demands, sides, before), demands, run, sides), *_required(demands, run, sides, rules)]

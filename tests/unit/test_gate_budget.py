@@ -91,6 +91,11 @@ def test_without_a_table_no_count_may_grow_against_a_baseline(folder: Path) -> N
     assert one.against_baseline() == one
 
 
+def test_peak_memory_of_several_ranks_is_held_only_where_a_project_says_so() -> None:
+    held = {limit.kind.key for limit in Demands().against_baseline(2).limits}
+    assert held == {"unfused_kernels", "avoidable_kernels", "kernels", "bytes"}
+
+
 def test_no_settings_are_no_demands(folder: Path) -> None:
     assert not project_demands(KNOWN)
     (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")

@@ -9,16 +9,26 @@ import torch
 from torch import nn
 
 from auditor.collect.closures import BACKWARD
-from auditor.collect.contexts import Context, dispatched_nodes
 from auditor.collect.execution_trace import ExecutionTrace, Node, load_execution_trace
+from auditor.collect.kineto import load_trace
+from auditor.collect.observed import observed_graph
 from auditor.collect.recorder import Recorder
-from auditor.collect.recording import GRAPH_ET
+from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO
 
 
-def train(name: str, folder: Path, *, closure: bool) -> ExecutionTrace:
-    """One step of a small training, recorded; with ``closure`` the optimizer calls the model, as in Lightning."""
-    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
-    x = torch.randn(2, 8)
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.inner(x) + x
+        return nn.functional.layer_norm(x, (8,))
+
+
+def record(name: str, folder: Path, *, closure: bool) -> None:
+    """One step of a small training; with ``closure`` the optimizer calls the model, as in Lightning."""
+    model, x = Net(), torch.randn(2, 8)
     optimizer: torch.optim.Optimizer
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2) if name == "LBFGS" else torch.optim.Adam(
         model.parameters(), foreach=False
@@ -37,7 +47,6 @@ def train(name: str, folder: Path, *, closure: bool) -> ExecutionTrace:
             else:
                 loss()
                 optimizer.step()
-    return load_execution_trace(folder / GRAPH_ET)
 
 
 def on_stack(trace: ExecutionTrace, node: Node) -> list[int]:
@@ -56,39 +65,39 @@ def lose(trace: ExecutionTrace, at: Node, *, popped: bool) -> None:
     """
     stack = on_stack(trace, at)
     instead = {
-        id_: stack[max(i - 1, 0)] if popped else (stack[i + 1] if i + 1 < len(stack) else id_)
-        for i, id_ in enumerate(stack)
+        id_: stack[max(i - 1, 0)] if popped else stack[min(i + 1, len(stack) - 1)] for i, id_ in enumerate(stack)
     }
-    for node in list(trace.nodes.values()):
-        if node.id > at.id and node.thread == at.thread and node.parent in instead:
-            node.parent = instead[node.parent]
-    trace.children.clear()
-    trace.roots.clear()
     for node in trace.nodes.values():
-        if node.parent == node.id or node.parent not in trace.nodes:
-            trace.roots.append(node)
-        else:
-            trace.children.setdefault(node.parent, []).append(node)
+        if node.id > at.id and node.thread == at.thread:
+            node.parent = instead.get(node.parent, node.parent)
+    trace.hang()
 
 
-def contexts(trace: ExecutionTrace) -> list[tuple[str, Context]]:
-    return [(node.name, context) for node, context in dispatched_nodes(trace) if not context.outside]
+def ops(folder: Path, execution: ExecutionTrace) -> list[tuple[object, ...]]:
+    graph = observed_graph(load_trace(folder / GRAPH_KINETO), execution)
+    return [(op.name, op.phase, op.module, op.module_class, op.source, op.launches) for op in graph.ops]
 
 
-@pytest.mark.parametrize("popped", [True, False], ids=["one short", "one long"])
 @pytest.mark.parametrize(("optimizer", "closure"), [("LBFGS", True), ("Adam", True), ("Adam", False)])
-def test_the_optimizers_kernels_stay_the_optimizers(
-    optimizer: str, closure: bool, popped: bool, tmp_path: Path
-) -> None:
-    # GIVEN a recorded step, and the same one as an observer leaves it that loses count in the last autograd node
-    trace = train(optimizer, tmp_path, closure=closure)
-    expected = contexts(trace)
-    kernel = {"LBFGS": "aten::dot", "Adam": "aten::lerp_"}[optimizer]
-    assert {context.phase for name, context in expected if name == kernel} == {"optimizer"}
-    last = max((n for n in trace.nodes.values() if n.name.startswith(BACKWARD)), key=lambda n: n.id)
+def test_every_op_is_found_where_it_ran(optimizer: str, closure: bool, tmp_path: Path) -> None:
+    # GIVEN a recorded step
+    record(optimizer, tmp_path, closure=closure)
+    execution = load_execution_trace(tmp_path / GRAPH_ET)
+    expected = ops(tmp_path, execution)
+    kernel = {"LBFGS": "aten.dot", "Adam": "aten.lerp_"}[optimizer]
+    assert {phase for name, phase, *_ in expected if name == kernel} == {"optimizer"}
+    assert {module for _, _, module, *_ in expected} >= {"", "inner.0", "inner.1"}
 
-    # WHEN
-    lose(trace, last, popped=popped)
+    # WHEN the observer loses count in an op of the forward, in one that an op calls, and in the last autograd node
+    names = [
+        next(n.id for n in execution.nodes.values() if n.name == "aten::addmm"),
+        next(n.id for n in execution.nodes.values() if execution.nodes[n.parent].name == "aten::native_layer_norm"),
+        max(n.id for n in execution.nodes.values() if n.name.startswith(BACKWARD)),
+    ]
+    for at in names:
+        for popped in (True, False):
+            lost = load_execution_trace(tmp_path / GRAPH_ET)
+            lose(lost, lost.nodes[at], popped=popped)
 
-    # THEN
-    assert contexts(trace) == expected
+            # THEN
+            assert ops(tmp_path, lost) == expected
