@@ -117,7 +117,8 @@ def test_ranks_that_fail_or_never_come_are_named_and_the_others_report_what_they
         ("recorded", True, 0), ("failed", False, 1), ("missing", False, 0),
     ]  # fmt: skip
     assert document.run.exit_code == 1
-    cut, failed, missing = document.run.notes[-3:]
+    # a busy machine may add that its times are not to be trusted
+    cut, failed, missing = [note for note in document.run.notes if not note.startswith("The kernels of a step")][-3:]
     assert cut.startswith("train.py: the script was ended after 11 steps: rank 1: train.py: the script failed")
     assert failed.startswith("Rank 1 of 3 failed: train.py: the script failed before a step was recorded")
     assert missing.startswith("Rank 2 of 3 is missing: nothing of it was seen in ")
