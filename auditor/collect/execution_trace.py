@@ -97,6 +97,15 @@ class ExecutionTrace:
     partial: bool = False
     """The file is cut off or damaged, and what was whole was taken."""
 
+    def hang(self) -> None:
+        """Set ``children`` and ``roots`` by the parents of ``nodes``; a node that is its own parent is a root."""
+        self.children, self.roots = {}, []
+        for node in self.nodes.values():
+            if node.parent == node.id or node.parent not in self.nodes:
+                self.roots.append(node)
+            else:
+                self.children.setdefault(node.parent, []).append(node)
+
 
 def load_execution_trace(path: str | Path, reading: Reading | None = None) -> ExecutionTrace:
     """Read an execution trace, ``.json`` or ``.json.gz``.
@@ -121,11 +130,7 @@ def load_execution_trace(path: str | Path, reading: Reading | None = None) -> Ex
         trace.notes.append(f"{repeated:,} nodes of the execution trace have the id of another one and were left out.")
     if reading.partial:
         trace.notes.append(f"Only a part of the execution trace is there: {len(trace.nodes):,} whole nodes were saved.")
-    for node in trace.nodes.values():
-        if node.parent == node.id or node.parent not in trace.nodes:
-            trace.roots.append(node)
-        else:
-            trace.children.setdefault(node.parent, []).append(node)
+    trace.hang()
     _refuse_rings(trace)
     return trace
 
