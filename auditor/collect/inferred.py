@@ -17,13 +17,15 @@ from auditor.collect.nesting import Thread, nests
 from auditor.graph.model import Op, OpGraph
 
 
-def inferred_graph(trace: Trace) -> OpGraph:
-    """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls."""
+def inferred_graph(trace: Trace, steps: Sequence[float] = ()) -> OpGraph:
+    """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls.
+
+    ``steps``: when each of its steps starts, ascending; no activation outlives its own.
+    """
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
     ops = nests(trace.cpu_ops)
     threads = foreign_ops(trace, ops)
     frames = _frames(trace, threads)
-    steps = sorted(event.start for event in trace.annotations if event.name.startswith("ProfilerStep#"))
     linkers = {
         thread: ThreadLinker(graph, i, held, frames.get(thread), steps)
         for i, (thread, held) in enumerate(threads.items())

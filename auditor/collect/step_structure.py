@@ -1,0 +1,176 @@
+"""The steps of a trace: where each begins and ends, and which of them the window cut.
+
+Taken from what marks them (:mod:`auditor.collect.step_markers`) where the ops between two marks bear it out, else from
+what repeats (:mod:`auditor.collect.repetition`), else the trace is one step, or nothing that has steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import median_low
+
+import numpy as np
+from numpy.typing import NDArray
+
+from auditor.collect.kineto import Event, Trace, times_of
+from auditor.collect.repetition import repetition
+from auditor.collect.step_markers import Marker, is_mark, markers
+from auditor.graph.model import StepSpan, StepSpans
+
+_ALIKE = 0.8
+"""Part of the ops that two steps of one program have in common, at least: branches and shapes differ."""
+_WHOLE = 0.9
+"""Part of a step's ops at which what lies at the window's edge is a whole step."""
+_NEGLIGIBLE = 0.02
+"""Part of a step's ops below which what lies at the window's edge is no part of a step."""
+_MOST_OUTSIDE = 0.5
+"""Part of all ops that may lie in no step: with more, the marks mark something else."""
+_JOINED = (1, 2, 3, 4)
+"""Marks that a step may have of one kind: two optimizers step once each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What a trace holds of steps. ``cuts``: times that no activation outlives, ascending; ``window_us`` its length."""
+
+    found: StepSpans = StepSpans()
+    cuts: tuple[float, ...] = ()
+    window_us: float = 0.0
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Steps of ``trace``, times as in the file."""
+    ops = [event for event in trace.cpu_ops if not is_mark(event.name)]
+    candidates = markers(trace)
+    single: Steps | None = None
+    for marker in candidates:
+        found = _marked(marker, ops)
+        if found is not None and len(found.found.spans) > 1:
+            return found
+        if marker.by == "profiler":
+            single = found
+    return single or repetition_of(trace, ops) or Steps()
+
+
+def repetition_of(trace: Trace, ops: Sequence[Event]) -> Steps | None:
+    """Steps of a trace in which nothing marks them."""
+    edges = repetition(trace, ops)
+    if edges is None:
+        return None
+    spans = [
+        StepSpan(f"step {i}", start, end, complete)
+        for i, (start, end, complete) in enumerate(edges.pieces, 1)
+    ]  # fmt: skip
+    return _steps("repetition", edges.unit, spans, ops, cut=edges.at_ops)
+
+
+class _Ops:
+    """Names of ops by time, for counting them between two times."""
+
+    def __init__(self, events: Sequence[Event], pid: object) -> None:
+        own = [event for event in events if event.pid == pid] or list(events)
+        starts, _ = times_of(own)
+        order = np.argsort(starts, kind="stable")
+        numbers: dict[str, int] = {}
+        codes = np.array([numbers.setdefault(event.name, len(numbers)) for event in own], np.int64)
+        self._starts, self._codes, self._kinds = starts[order], codes[order], len(numbers)
+        self.first, self.last = (float(self._starts[0]), float(self._starts[-1])) if own else (0.0, 0.0)
+
+    def between(self, start: float, end: float) -> NDArray[np.int64]:
+        """How often each op starts from ``start`` on and before ``end``."""
+        a, b = np.searchsorted(self._starts, [start, end])
+        return np.bincount(self._codes[a:b], minlength=self._kinds)
+
+
+def _marked(marker: Marker, events: Sequence[Event]) -> Steps | None:
+    """The steps that ``marker`` marks; ``None`` where what lies between its marks is not alike."""
+    ops = _Ops(events, marker.ranges[0].pid)
+    if marker.whole:
+        return _of_ranges(marker, ops, events)
+    for joined in _JOINED if marker.ends else (1,):
+        marks = [event.end if marker.ends else event.start for event in marker.ranges][joined - 1 :: joined]
+        spans = _between_marks(marks, ops, strict=not marker.told)
+        if spans is not None:
+            return _steps(marker.by, marker.name, spans, events, cut=marker.told)
+    return None
+
+
+def _of_ranges(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | None:
+    starts = [event.start for event in marker.ranges]
+    edges = [*starts, max(event.end for event in marker.ranges)]
+    counts = [ops.between(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    inside, outside = sum(int(c.sum()) for c in counts), _sum(ops.between(-inf, edges[0])) + _sum(ops.between(edges[-1], inf))
+    if outside > inside * _MOST_OUTSIDE / (1 - _MOST_OUTSIDE):
+        return None
+    spans = [StepSpan(e.name, a, b) for e, a, b in zip(marker.ranges, edges, edges[1:], strict=False)]
+    for edge in (0, -1):
+        if len(spans) > 2 and _is_cut(counts[edge], counts[1:-1]):
+            spans[edge] = replace(spans[edge], complete=False)
+    return _steps(marker.by, marker.name, spans, events, cut=True)
+
+
+def _is_cut(count: NDArray[np.int64], others: Sequence[NDArray[np.int64]]) -> bool:
+    """Whether a step at the edge of the window holds only a part of what each of the others does."""
+    typical = _typical(others)
+    return _sum(count) < _WHOLE * _sum(typical) and _inside(count, typical) >= _WHOLE
+
+
+def _between_marks(marks: list[float], ops: _Ops, *, strict: bool) -> list[StepSpan] | None:
+    """Steps from mark to mark, with what lies before the first and after the last judged by them."""
+    if len(marks) < 2:
+        return None
+    counts = [ops.between(a, b) for a, b in zip(marks, marks[1:], strict=False)]
+    typical = _typical(counts)
+    if not _sum(typical) or sum(_alike(c, typical) >= _ALIKE for c in counts) < _ALIKE * len(counts):
+        return None
+    pieces = [_edge(-inf, marks[0], ops, typical, strict), *[(a, b, True) for a, b in zip(marks, marks[1:], strict=False)]]
+    pieces.append(_edge(marks[-1], inf, ops, typical, strict))
+    if any(piece is None for piece in (pieces[0], pieces[-1])) and strict:
+        return None
+    kept = [piece for piece in pieces if piece is not None and piece[0] < piece[1]]
+    return [StepSpan(f"step {i}", a, b, whole) for i, (a, b, whole) in enumerate(kept, 1)]
+
+
+def _edge(
+    start: float, end: float, ops: _Ops, typical: NDArray[np.int64], strict: bool
+) -> tuple[float, float, bool] | None:  # fmt: skip
+    """What lies at the window's edge: a step, a part of one, nothing (of no length), or ``None``: something else."""
+    count = ops.between(start, end)
+    if _sum(count) <= _NEGLIGIBLE * _sum(typical):
+        return end, end, False
+    more = not strict and _inside(typical, count) >= _WHOLE and _sum(count) < 2 * _sum(typical)  # what came before it
+    if more or (_alike(count, typical) >= _ALIKE and _sum(count) >= _WHOLE * _sum(typical)):
+        return start, end, True
+    return (start, end, False) if _inside(count, typical) >= _WHOLE else None
+
+
+def _steps(by: str, marker: str, spans: list[StepSpan], events: Sequence[Event], *, cut: bool) -> Steps:
+    first = min((e.start for e in events), default=0.0)
+    last = max((e.end for e in events), default=0.0)
+    begin, end = (spans[0].start_us, spans[-1].end_us) if spans else (0.0, 0.0)
+    window = (last if end == inf else end) - (first if begin == -inf else begin)
+    cuts = tuple(span.start_us for span in spans if span.start_us > -inf) if cut else ()
+    return Steps(StepSpans(by, marker, tuple(spans)), cuts, window)
+
+
+def _typical(counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The step of median size."""
+    sizes = [_sum(count) for count in counts]
+    return counts[sizes.index(median_low(sizes))]
+
+
+def _sum(count: NDArray[np.int64]) -> int:
+    return int(count.sum())
+
+
+def _alike(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """Part of the ops of both that they have in common."""
+    total = _sum(one) + _sum(other)
+    return 2 * _sum(np.minimum(one, other)) / total if total else 1.0
+
+
+def _inside(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """Part of the ops of ``one`` that ``other`` has as well."""
+    return _sum(np.minimum(one, other)) / _sum(one) if _sum(one) else 1.0
