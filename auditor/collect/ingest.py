@@ -66,7 +66,7 @@ def graph_from_trace(path: Path, execution_trace: Path | None = None) -> OpGraph
     if execution_trace is not None:
         graph = observed_graph(trace, load_execution_trace(execution_trace))
     else:
-        graph = inferred_graph(trace, steps.cuts)
+        graph = inferred_graph(trace, steps)
     _set_steps(graph, trace, steps)
     _note_nothing_launched(graph, trace)
     return graph

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
 from auditor.collect.closures import BACKWARD
@@ -89,7 +90,9 @@ def _is_step(ops: Sequence[Event], period: int, *, training: bool) -> bool:
 
 def _floats(event: Event) -> list[TensorSpec]:
     recorded = decode_inputs(*raw_inputs(decode_op(event)))
-    return [spec for _, spec in tensors_in(recorded.values) if spec.shape and spec.dtype in ("f16", "bf16", "f32", "f64")]
+    return [
+        spec for _, spec in tensors_in(recorded.values) if spec.shape and spec.dtype in ("f16", "bf16", "f32", "f64")
+    ]
 
 
 def _is_made(spec: TensorSpec, op: Event) -> bool:
@@ -115,7 +118,7 @@ def _pieces(
 ) -> tuple[tuple[float, float, bool], ...]:  # fmt: skip
     edges = [*starts, inf]
     whole_last = (length - at) % period == 0
-    made = [(a, b, True) for a, b in zip(edges, edges[1:], strict=False)]
+    made = [(a, b, True) for a, b in pairwise(edges)]
     if not whole_last:
         made[-1] = (made[-1][0], inf, False)
     return ((-inf, starts[0], False), *made) if at else tuple(made)

@@ -15,7 +15,9 @@ _MODULE = "nn.Module: "
 _STEP = re.compile(r"(?:^|[^a-z])(?:step|iter|iteration)(?:[^a-z]|$)|^execute_(?:context|model|\d)", re.IGNORECASE)
 """Names that people, and serving engines (vLLM's ``execute_…``, SGLang's ``step[DECODE …]``), give to a step."""
 _PART_OF_STEP = re.compile(r"optim|sched|zero_grad|clip|nccl|gloo|rccl", re.IGNORECASE)
-_NO_STEP = re.compile(r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|nccl:|gloo:|## Call CompiledFx|Torch-Compiled|\[param)")
+_NO_STEP = re.compile(
+    r"^(?:ProfilerStep#|Optimizer\.|enumerate\(|nccl:|gloo:|## Call CompiledFx|Torch-Compiled|\[param)"
+)
 _MOST_NAMES = 12
 """Names of the user's ranges that are tried: one that begins a step is among the first."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 from statistics import median_low
 
@@ -31,11 +32,14 @@ _JOINED = (1, 2, 3, 4)
 """Marks that a step may have of one kind: two optimizers step once each."""
 
 
+_NO_STEPS = StepSpans()
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """What a trace holds of steps. ``cuts``: times that no activation outlives, ascending; ``window_us`` its length."""
 
-    found: StepSpans = StepSpans()
+    found: StepSpans = _NO_STEPS
     cuts: tuple[float, ...] = ()
     window_us: float = 0.0
 
@@ -100,8 +104,9 @@ def _marked(marker: Marker, events: Sequence[Event]) -> Steps | None:
 def _of_ranges(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | None:
     starts = [event.start for event in marker.ranges]
     edges = [*starts, max(event.end for event in marker.ranges)]
-    counts = [ops.between(a, b) for a, b in zip(edges, edges[1:], strict=False)]
-    inside, outside = sum(int(c.sum()) for c in counts), _sum(ops.between(-inf, edges[0])) + _sum(ops.between(edges[-1], inf))
+    counts = [ops.between(a, b) for a, b in pairwise(edges)]
+    inside = sum(map(_sum, counts))
+    outside = _sum(ops.between(-inf, edges[0])) + _sum(ops.between(edges[-1], inf))
     if outside > inside * _MOST_OUTSIDE / (1 - _MOST_OUTSIDE):
         return None
     spans = [StepSpan(e.name, a, b) for e, a, b in zip(marker.ranges, edges, edges[1:], strict=False)]
@@ -121,13 +126,13 @@ def _between_marks(marks: list[float], ops: _Ops, *, strict: bool) -> list[StepS
     """Steps from mark to mark, with what lies before the first and after the last judged by them."""
     if len(marks) < 2:
         return None
-    counts = [ops.between(a, b) for a, b in zip(marks, marks[1:], strict=False)]
+    counts = [ops.between(a, b) for a, b in pairwise(marks)]
     typical = _typical(counts)
     if not _sum(typical) or sum(_alike(c, typical) >= _ALIKE for c in counts) < _ALIKE * len(counts):
         return None
-    pieces = [_edge(-inf, marks[0], ops, typical, strict), *[(a, b, True) for a, b in zip(marks, marks[1:], strict=False)]]
-    pieces.append(_edge(marks[-1], inf, ops, typical, strict))
-    if any(piece is None for piece in (pieces[0], pieces[-1])) and strict:
+    first, last = _edge(-inf, marks[0], ops, typical, strict), _edge(marks[-1], inf, ops, typical, strict)
+    pieces = [first, *((a, b, True) for a, b in pairwise(marks)), last]
+    if strict and (first is None or last is None):
         return None
     kept = [piece for piece in pieces if piece is not None and piece[0] < piece[1]]
     return [StepSpan(f"step {i}", a, b, whole) for i, (a, b, whole) in enumerate(kept, 1)]
