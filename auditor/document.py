@@ -291,10 +291,10 @@ class Document(msgspec.Struct, kw_only=True):
     coverage: CoverageInfo = msgspec.field(default_factory=CoverageInfo)
     overhead: Overhead = msgspec.field(default_factory=Overhead)
     totals: Totals = msgspec.field(default_factory=Totals)
-    steps: Steps | None = None
-    """Of a trace in which steps could be told; the totals are over the whole file."""
     findings: list[Finding] = []
     refused: list[Refused] = []
     suppressed: list[Suppressed] = []
     ranks: list[Rank] = []
     """Every process of the job, in order; empty where there was one."""
+    steps: Steps | None = None
+    """Of a trace in which steps could be told; the totals are over the whole file."""

@@ -23,17 +23,16 @@ def per_step(graph: OpGraph, findings: Sequence[Finding], traffic: Callable[[Op]
     spans = graph.steps.spans
     if not spans:
         return None
-    place = _Places(spans)
     held = [_Held() for _ in range(len(spans) + 1)]  # the last: in no step
-    of_op = _steps_of_ops(graph, place)
+    of_op = steps_of_ops(graph)
     for op, step in zip(graph.ops, of_op, strict=True):
         if op.kernels:
             held[step].take(op, traffic(op).total)
-    for kernel in graph.unlinked:
-        held[-1 if kernel.launched_us is None else place.of(kernel.launched_us)].take_unlinked(kernel)
+    for kernel, step in zip(graph.unlinked, steps_of_unlinked(graph), strict=True):
+        held[step].kernels.append(kernel)
     for site in (site for finding in findings for site in finding.places):
         site.step = of_op[site.ops[0]]
-        held[site.step].take_site(site)
+        held[site.step].sites.append(site)
     each = [_figures(span.name, span.complete, h) for span, h in zip(spans, held, strict=False)]
     _time(each, spans, held, serial=graph.device_kind == "cpu")
     outside = _figures("outside of any step", False, held[-1])
@@ -52,8 +51,12 @@ class _Places:
         return step if step >= 0 and time_us < self._ends[step] else -1
 
 
-def _steps_of_ops(graph: OpGraph, place: _Places) -> list[int]:
-    """By when the host called them; an op of which that is not known goes with the one before it."""
+def steps_of_ops(graph: OpGraph) -> list[int]:
+    """The step of each op, -1 for none, by when the host called it.
+
+    An op of which that is not known goes with the one before it.
+    """
+    place = _Places(graph.steps.spans)
     steps: list[int] = []
     for op in graph.ops:
         start = op.host.start_us if op.host else op.kernels[0].start_us if op.kernels else None
@@ -78,11 +81,11 @@ class _Held:
             self.bound += op.launches
             self.bound_us += op.dur_us
 
-    def take_unlinked(self, kernel: Kernel) -> None:
-        self.kernels.append(kernel)
 
-    def take_site(self, site: Site) -> None:
-        self.sites.append(site)
+def steps_of_unlinked(graph: OpGraph) -> list[int]:
+    """The step of each kernel that no op holds, -1 for none or not known."""
+    place = _Places(graph.steps.spans)
+    return [-1 if k.launched_us is None else place.of(k.launched_us) for k in graph.unlinked]
 
 
 def _figures(name: str, complete: bool, held: _Held) -> StepFigures:
