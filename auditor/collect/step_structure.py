@@ -24,7 +24,7 @@ _ALIKE = 0.8
 """Part of the ops that two steps of one program have in common, at least: branches and shapes differ."""
 _WHOLE = 0.9
 """Part of a step's ops at which what lies at the window's edge is a whole step."""
-_NEGLIGIBLE = 0.02
+_NEGLIGIBLE = 0.05
 """Part of a step's ops below which what lies at the window's edge is no part of a step."""
 _MOST_OUTSIDE = 0.5
 """Part of all ops that may lie in no step: with more, the marks mark something else."""

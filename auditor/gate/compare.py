@@ -27,7 +27,7 @@ def compare(before: Snapshot, after: Snapshot, spreads: tuple[Spreads, Spreads] 
         after=after.run,
         measures=measured(before.figures, after.figures, spreads),
         findings=compare_findings(before.findings, after.findings, elsewhere=ran_elsewhere(before.run, after.run)),
-        remarks=remarks_on(before.run, after.run),
+        remarks=[*remarks_on(before.run, after.run), *_shapeless(before, after)],
     )
 
 
@@ -179,6 +179,16 @@ def change_of(was: Found, now: Found) -> Change:
     if before == after:
         return "same"
     return "more" if after > before else "fewer"
+
+
+def _shapeless(before: Snapshot, after: Snapshot) -> list[str]:
+    """Bytes come from shapes, and most findings need them: a trace may have none."""
+    sides = [("before", before.figures), ("after", after.figures)]
+    without = [word for word, figures in sides if figures.kernels and not figures.bytes]
+    return [
+        f"The recording {word} holds no shapes: the bytes that its kernels move are not known, nor most findings."
+        for word in (without if len(without) == 1 else [])
+    ]
 
 
 def remarks_on(before: Head, after: Head) -> list[str]:
