@@ -80,7 +80,11 @@ class _Ops:
         numbers: dict[str, int] = {}
         codes = np.array([numbers.setdefault(event.name, len(numbers)) for event in own], np.int64)
         self._starts, self._codes, self._kinds = starts[order], codes[order], len(numbers)
-        self.first, self.last = (float(self._starts[0]), float(self._starts[-1])) if own else (0.0, 0.0)
+
+    def start_of(self, time: float, further: int) -> float:
+        """When the op starts that is so many ops after the first from ``time`` on; infinite beyond the last."""
+        index = max(int(np.searchsorted(self._starts, time)) + further, 0)
+        return float(self._starts[index]) if index < len(self._starts) else inf
 
     def between(self, start: float, end: float) -> NDArray[np.int64]:
         """How often each op starts from ``start`` on and before ``end``."""
@@ -130,12 +134,34 @@ def _between_marks(marks: list[float], ops: _Ops, *, strict: bool) -> list[StepS
     typical = _typical(counts)
     if not _sum(typical) or sum(_alike(c, typical) >= _ALIKE for c in counts) < _ALIKE * len(counts):
         return None
+    if moved := _to_begins(marks, ops, typical):
+        return [StepSpan(f"step {i}", a, b) for i, (a, b) in enumerate(pairwise(moved), 1)]
     first, last = _edge(-inf, marks[0], ops, typical, strict), _edge(marks[-1], inf, ops, typical, strict)
     pieces = [first, *((a, b, True) for a, b in pairwise(marks)), last]
     if strict and (first is None or last is None):
         return None
     kept = [piece for piece in pieces if piece is not None and piece[0] < piece[1]]
     return [StepSpan(f"step {i}", a, b, whole) for i, (a, b, whole) in enumerate(kept, 1)]
+
+
+def _to_begins(marks: list[float], ops: _Ops, typical: NDArray[np.int64]) -> list[float] | None:
+    """Where the steps of a window of whole ones begin and end, if what each does before or after its mark goes with it.
+
+    Of ``x = load(); model(x)`` the model is marked, and of ``optimizer.step(); log()`` the optimizer: what lies before
+    the first mark and after the last then is one step, and stands there at every mark.
+    """
+    before, after = ops.between(-inf, marks[0]), ops.between(marks[-1], inf)
+    if not _sum(before) or not _sum(after) or _alike(before + after, typical) < _WHOLE:
+        return None
+    if _sum(before) < _sum(after):
+        begins = [ops.start_of(mark, -_sum(before)) for mark in marks]
+        alike = [_alike(ops.between(a, b), before) for a, b in zip(begins, marks, strict=True)]
+        edges = [*begins, inf]
+    else:
+        ends = [ops.start_of(mark, _sum(after)) for mark in marks]
+        alike = [_alike(ops.between(a, b), after) for a, b in zip(marks, ends, strict=True)]
+        edges = [-inf, *ends]
+    return edges if min(alike) >= _ALIKE else None
 
 
 def _edge(
