@@ -16,6 +16,8 @@ from auditor.collect.closures import BACKWARD
 from auditor.collect.kineto import Event, Trace, by_thread, decode_launch, decode_op
 from auditor.collect.recorded_inputs import TensorSpec, decode_inputs, raw_inputs, tensors_in
 
+_NEAR = 50
+"""Ops on either side of a boundary that are looked at."""
 _FEWEST = 2
 """Whole periods that a sequence has to hold."""
 _FEEDS = ("aten::embedding", "aten::item", "aten::_local_scalar_dense", "aten::nll_loss", "aten::argmax", "aten::topk")
@@ -86,6 +88,17 @@ def _is_step(ops: Sequence[Event], period: int, *, training: bool) -> bool:
         return False  # no shapes: nothing tells
     activation = specs[first][0]
     return all(activation not in held for held in specs[first + 1 :]) and not _is_made(activation, ops[-1])
+
+
+def takes_over(before: Sequence[Event], after: Sequence[Event]) -> bool:
+    """Whether what the last op of ``before`` made looks like the activation that ``after`` first reads.
+
+    Ops of one thread by start, each after those that call it.
+    """
+    held = next((held for event in after[:_NEAR] if (held := _floats(event))), None)
+    end = before[-1].end
+    outer = next(event for event in before[-_NEAR:] if event.end >= end)
+    return held is not None and _is_made(held[0], outer)
 
 
 def _floats(event: Event) -> list[TensorSpec]:

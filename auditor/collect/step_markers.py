@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from auditor.collect.kineto import Event, Trace
@@ -38,21 +38,24 @@ class Marker:
     told: bool = True
 
 
-def markers(trace: Trace) -> list[Marker]:
+def markers(trace: Trace) -> Iterator[Marker]:
     """What may mark the steps of ``trace``, the most trustworthy first; each at least twice, but for the profiler's."""
+    return (marker for marker in _all(trace) if len(marker.ranges) > 1 or marker.by == "profiler")
+
+
+def _all(trace: Trace) -> Iterator[Marker]:
     named = [e for e in trace.annotations if e.dur is not None]
     named += [e for e in trace.cpu_ops if e.dur is not None and is_mark(e.name)]  # the 1.8 era knew no other category
     named.sort(key=lambda e: (e.start, -e.end))
-    found = _of("profiler", "ProfilerStep", (e for e in named if e.name.startswith(PROFILER)), whole=True)
-    found += _steps_by_name(named)
+    yield from _of("profiler", "ProfilerStep", (e for e in named if e.name.startswith(PROFILER)), whole=True)
+    yield from _steps_by_name(named)
     optimizers = _by_name("optimizer", named, _OPTIMIZER, ends=True)
-    found += optimizers
+    yield from optimizers
     if not any(e.name.startswith(_OPTIMIZER) for e in named) or optimizers:
-        found += _by_name("data loader", named, _LOADER)  # several batches of one optimizer step are no steps
-    found += _by_users_names(named)
+        yield from _by_name("data loader", named, _LOADER)  # several batches of one optimizer step are no steps
+    yield from _by_users_names(named)
     modules = sorted((e for e in trace.python if e.name.startswith(_MODULE)), key=lambda e: (e.start, -e.end))
-    found += _by_users_names(_outermost(modules), "modules")
-    return [m for m in found if len(m.ranges) > 1 or m.by == "profiler"]
+    yield from _by_users_names(_outermost(modules), "modules")
 
 
 def is_mark(name: str) -> bool:

@@ -6,6 +6,7 @@ what repeats (:mod:`auditor.collect.repetition`), else the trace is one step, or
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.collect.kineto import Event, Trace, times_of
-from auditor.collect.repetition import repetition
+from auditor.collect.repetition import repetition, takes_over
 from auditor.collect.step_markers import Marker, is_mark, markers
 from auditor.graph.model import StepSpan, StepSpans
 
@@ -28,6 +29,9 @@ _NEGLIGIBLE = 0.05
 """Part of a step's ops below which what lies at the window's edge is no part of a step."""
 _MOST_OUTSIDE = 0.5
 """Part of all ops that may lie in no step: with more, the marks mark something else."""
+_HALF = 0.5
+_LONGEST = 200
+"""Characters of a step's name that are kept: names come from traces."""
 _JOINED = (1, 2, 3, 4)
 """Marks that a step may have of one kind: two optimizers step once each."""
 
@@ -47,10 +51,13 @@ class Steps:
 def find_steps(trace: Trace) -> Steps:
     """Steps of ``trace``, times as in the file."""
     ops = [event for event in trace.cpu_ops if not is_mark(event.name)]
-    candidates = markers(trace)
+    counted: dict[object, _Ops] = {}
     single: Steps | None = None
-    for marker in candidates:
-        found = _marked(marker, ops)
+    for marker in markers(trace):
+        pid = marker.ranges[0].pid
+        if pid not in counted:
+            counted[pid] = _Ops(ops, pid)
+        found = _marked(marker, counted[pid], ops)
         if found is not None and len(found.found.spans) > 1:
             return found
         if marker.by == "profiler":
@@ -92,11 +99,12 @@ class _Ops:
         return np.bincount(self._codes[a:b], minlength=self._kinds)
 
 
-def _marked(marker: Marker, events: Sequence[Event]) -> Steps | None:
+def _marked(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | None:
     """The steps that ``marker`` marks; ``None`` where what lies between its marks is not alike."""
-    ops = _Ops(events, marker.ranges[0].pid)
     if marker.whole:
         return _of_ranges(marker, ops, events)
+    if marker.by == "annotation" and _are_layers(marker, events):
+        return None
     for joined in _JOINED if marker.ends else (1,):
         marks = [event.end if marker.ends else event.start for event in marker.ranges][joined - 1 :: joined]
         spans = _between_marks(marks, ops, strict=not marker.told)
@@ -113,17 +121,41 @@ def _of_ranges(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | No
     outside = _sum(ops.between(-inf, edges[0])) + _sum(ops.between(edges[-1], inf))
     if outside > inside * _MOST_OUTSIDE / (1 - _MOST_OUTSIDE):
         return None
-    spans = [StepSpan(e.name, a, b) for e, a, b in zip(marker.ranges, edges, edges[1:], strict=False)]
-    for edge in (0, -1):
-        if len(spans) > 2 and _is_cut(counts[edge], counts[1:-1]):
+    names = (event.name[:_LONGEST] for event in marker.ranges)
+    spans = [StepSpan(name, a, b) for name, (a, b) in zip(names, pairwise(edges), strict=True)]
+    for edge in {0, len(spans) - 1} if marker.by == "profiler" and len(spans) > 1 else ():
+        # A range that was open when the window began or ended is not recorded; the profiler's begins with the window
+        if _is_cut(counts[edge], [count for i, count in enumerate(counts) if i != edge]):
             spans[edge] = replace(spans[edge], complete=False)
     return _steps(marker.by, marker.name, spans, events, cut=True)
 
 
 def _is_cut(count: NDArray[np.int64], others: Sequence[NDArray[np.int64]]) -> bool:
-    """Whether a step at the edge of the window holds only a part of what each of the others does."""
+    """Whether a step at the edge of the window holds only a part of what each of the others does.
+
+    Of two the larger one may be a first that does more.
+    """
     typical = _typical(others)
-    return _sum(count) < _WHOLE * _sum(typical) and _inside(count, typical) >= _WHOLE
+    most = _WHOLE if len(others) > 1 else _HALF
+    return _sum(count) < most * _sum(typical) and _inside(count, typical) >= _WHOLE
+
+
+def _are_layers(marker: Marker, events: Sequence[Event]) -> bool:
+    """Whether each range follows at once on the one before, and takes its activation: they are parts of one step."""
+    thread = [event for event in events if event.thread == marker.ranges[0].thread]
+    thread.sort(key=lambda event: (event.start, -event.end))
+    starts = [event.start for event in thread]
+    pairs = 0
+    for one, other in pairwise(marker.ranges):
+        last, first = bisect_left(starts, one.end), bisect_left(starts, other.start)
+        if (
+            last != first
+            or not 0 < first < len(thread)
+            or not takes_over(thread[max(first - 50, 0) : first], thread[first : first + 50])
+        ):
+            return False
+        pairs += 1
+    return pairs > 0
 
 
 def _between_marks(marks: list[float], ops: _Ops, *, strict: bool) -> list[StepSpan] | None:

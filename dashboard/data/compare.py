@@ -15,6 +15,7 @@ from auditor.gate.compare import compare_findings as counted_changes
 from auditor.gate.compare import ran_elsewhere, remarks_on
 from auditor.gate.measures import figures_of, steps_of
 from auditor.gate.snapshot import found_in, head_of
+from auditor.gate.whole_steps import of_whole_steps
 from auditor.gate_document import FindingChange as CountedChange
 from auditor.report.format import safe
 from dashboard.data.kernel_table import KernelTable, kernel_table
@@ -163,6 +164,7 @@ def _by_name(table: KernelTable, steps: int) -> dict[str, tuple[float, float, st
 
 
 def _facts(document: Document) -> RunFacts:
+    document = of_whole_steps(document)
     run, totals, figures, steps = document.run, document.totals, figures_of(document), steps_of(document)
     return RunFacts(
         id=run.id,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from step_traces import Made, TraceMaker, model, training
 
 from auditor.api import audit_trace
@@ -175,6 +179,44 @@ def test_figures_of_a_step_are_those_of_whole_steps(tmp_path: Path) -> None:
     trimmed = of_whole_steps(cut)
     assert of_whole_steps(trimmed) is trimmed
     assert trimmed.totals.kernels == 39
+
+
+NAMES = st.sampled_from(
+    ["aten::mul", "aten::neg", "ProfilerStep#1", "Optimizer.step#SGD.step", "train_step", "## part ##",
+     "nccl:all_reduce", "enumerate(DataLoader)#_It.__next__", "execute_context_0", "autograd::engine::evaluate_function: MulBackward0"]
+)  # fmt: skip
+EVENTS = st.lists(
+    st.tuples(NAMES, st.integers(0, 60), st.integers(0, 40), st.sampled_from([1, 2]), st.integers(0, 2)), max_size=40
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=EVENTS)
+def test_steps_of_any_events_lie_apart_and_add_up(events: list[tuple[str, int, int, int, int]]) -> None:
+    # GIVEN ops, ranges and kernels in any order, overlapping and without a length
+    trace = TraceMaker()
+    for name, start, duration, tid, kernels in events:
+        trace.now = float(start + duration)
+        if "::" in name and kernels:
+            trace.now = float(start)
+            trace.op(Made(name, [[8, 8]], [("kernel", 3.0)] * kernels), tid)
+        else:
+            trace.mark(name, float(start), "cpu_op" if "::" in name else "user_annotation", tid)
+    trace.op(Made("aten::neg", [[8, 8]], [("kernel", 3.0)]))
+
+    # THEN steps follow each other, and the figures of all of them are those of the file
+    with TemporaryDirectory() as folder:
+        audit = audited(trace, Path(folder))
+    spans = audit.graph.steps.spans
+    assert all(one.start_us <= one.end_us for one in spans)
+    assert all(one.end_us <= other.start_us for one, other in pairwise(spans))
+    if audit.document.steps is not None:
+        for key in COUNTS:
+            assert sum(getattr(step, key) for step in all_of(audit.document)) == getattr(audit.document.totals, key), (
+                key
+            )
+        whole = of_whole_steps(audit.document)
+        assert sum(step.kernels for step in all_of(whole)) == whole.totals.kernels
 
 
 def test_stored_graphs_keep_their_steps(tmp_path: Path) -> None:

@@ -150,6 +150,10 @@ def layers_with_a_range_each(trace: TraceMaker) -> None:
     trace.ops(model()[-1:])
 
 
+def layers_alone_with_a_range_each(trace: TraceMaker) -> None:
+    in_layers(trace, lambda begin: trace.mark("layer", begin))
+
+
 def layers(trace: TraceMaker) -> None:
     in_layers(trace, None)
 
@@ -194,7 +198,15 @@ def no_shapes(trace: TraceMaker) -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [layers_with_a_range_each, layers, accumulated_gradients, collectives, one_replay_of_layers, no_shapes],
+    [
+        layers_with_a_range_each,
+        layers_alone_with_a_range_each,
+        layers,
+        accumulated_gradients,
+        collectives,
+        one_replay_of_layers,
+        no_shapes,
+    ],
 )
 def test_what_repeats_within_a_step_is_no_step(make: Callable[[TraceMaker], None], tmp_path: Path) -> None:
     trace = TraceMaker()
@@ -226,6 +238,28 @@ def test_steps_that_the_window_cut_are_told_apart(tmp_path: Path) -> None:
 
     # THEN three whole steps lie between two parts
     assert told(found(trace, tmp_path)) == ("optimizer", [False, True, True, True, False])
+
+
+def test_the_profilers_last_step_may_be_cut(tmp_path: Path) -> None:
+    # GIVEN a profiler that was stopped in its third step, and one that was stopped at once after its second
+    for rest in (model()[:3], []):
+        trace = TraceMaker()
+        for number, ops in enumerate((model(), model(), rest)):
+            begin = trace.now
+            trace.ops(ops)
+            trace.mark(f"ProfilerStep#{number}", begin)
+        assert told(found(trace, tmp_path)) == ("profiler", [True, True, False])
+
+
+def test_steps_of_a_server_differ(tmp_path: Path) -> None:
+    # GIVEN ranges that a serving engine calls steps: replays of a graph among steps that run op by op
+    trace = TraceMaker()
+    for number, ops in enumerate(([], model(), model(), [])):
+        begin = trace.now
+        trace.ops(ops)
+        trace.launch([("gemm", 9.0), ("relu", 3.0)])
+        trace.mark(f"execute_context_0(0)_generation_{number}({number})", begin)
+    assert told(found(trace, tmp_path)) == ("annotation", [True] * 4)
 
 
 def test_repetition_stands_a_cut_at_both_ends(tmp_path: Path) -> None:
