@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from auditor.collect.kineto import Event, Trace
 
@@ -58,6 +59,7 @@ def _all(trace: Trace) -> Iterator[Marker]:
     yield from _by_users_names(_outermost(modules), "modules")
 
 
+@lru_cache(maxsize=4096)
 def is_mark(name: str) -> bool:
     """Whether an event is a range of the profiler, an optimizer or a data loader, whatever its category."""
     return name.startswith((PROFILER, _OPTIMIZER, _LOADER))

@@ -210,10 +210,12 @@ def _edge(
 
 
 def _steps(by: str, marker: str, spans: list[StepSpan], events: Sequence[Event], *, cut: bool) -> Steps:
-    first = min((e.start for e in events), default=0.0)
-    last = max((e.end for e in events), default=0.0)
     begin, end = (spans[0].start_us, spans[-1].end_us) if spans else (0.0, 0.0)
-    window = (last if end == inf else end) - (first if begin == -inf else begin)
+    if begin == -inf:
+        begin = min((event.start for event in events), default=0.0)
+    if end == inf:
+        end = max((event.end for event in events), default=begin)
+    window = end - begin
     cuts = tuple(span.start_us for span in spans if span.start_us > -inf) if cut else ()
     return Steps(StepSpans(by, marker, tuple(spans)), cuts, window)
 

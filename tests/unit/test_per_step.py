@@ -183,7 +183,8 @@ def test_figures_of_a_step_are_those_of_whole_steps(tmp_path: Path) -> None:
 
 NAMES = st.sampled_from(
     ["aten::mul", "aten::neg", "ProfilerStep#1", "Optimizer.step#SGD.step", "train_step", "## part ##",
-     "nccl:all_reduce", "enumerate(DataLoader)#_It.__next__", "execute_context_0", "autograd::engine::evaluate_function: MulBackward0"]
+     "nccl:all_reduce", "enumerate(DataLoader)#_It.__next__", "execute_context_0",
+     "autograd::engine::evaluate_function: MulBackward0"]
 )  # fmt: skip
 EVENTS = st.lists(
     st.tuples(NAMES, st.integers(0, 60), st.integers(0, 40), st.sampled_from([1, 2]), st.integers(0, 2)), max_size=40
