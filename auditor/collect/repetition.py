@@ -37,9 +37,11 @@ class Repetition:
 
 
 def repetition(trace: Trace, ops: Sequence[Event]) -> Repetition | None:
-    """The steps of ``trace`` by what repeats in it: ``ops``, or where it holds none the kernels of graph replays."""
-    if not ops:
-        return _of_replays(trace)
+    """The steps of ``trace`` by what repeats in it: ``ops``, or else the kernels of graph replays."""
+    return (_of_ops(trace, ops) if ops else None) or _of_replays(trace)
+
+
+def _of_ops(trace: Trace, ops: Sequence[Event]) -> Repetition | None:
     thread = Counter(event.thread for event in ops).most_common(1)[0][0]
     launching = max(by_thread(ops).items(), key=lambda held: (held[0] == thread, len(held[1])))[1]
     outer = _outermost(launching)
@@ -143,12 +145,12 @@ def _of_replays(trace: Trace) -> Repetition | None:
     groups: dict[int, list[Event]] = {}
     for kernel in sorted(trace.kernels, key=lambda k: k.start):
         groups.setdefault(decode_launch(kernel).correlation, []).append(kernel)
-    if -1 in groups or not any(len(held) > 1 for held in groups.values()):
+    replays = {c: held for c, held in groups.items() if len(held) > 1 and c in launches}
+    if sum(map(len, replays.values())) * 2 < len(trace.kernels):
         return None
-    items = sorted(groups.items(), key=lambda held: launches.get(held[0], held[1][0].start))
-    symbols = ["\n".join(kernel.name for kernel in held) for _, held in items]
-    period = smallest_period(symbols)
-    if not period or any(correlation not in launches for correlation, _ in items):
+    items = sorted(replays.items(), key=lambda held: launches[held[0]])
+    period = smallest_period(["\n".join(kernel.name for kernel in held) for _, held in items])
+    if not period:
         return None
     starts = [launches[correlation] for correlation, _ in items[::period]]
     kernels = sum(len(held) for _, held in items[:period])

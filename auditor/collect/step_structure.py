@@ -101,7 +101,7 @@ class _Ops:
 
 def _marked(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | None:
     """The steps that ``marker`` marks; ``None`` where what lies between its marks is not alike."""
-    if marker.whole:
+    if marker.whole and (marker.by == "profiler" or _holds_all(marker, ops)):
         return _of_ranges(marker, ops, events)
     if marker.by == "annotation" and _are_layers(marker, events):
         return None
@@ -111,6 +111,13 @@ def _marked(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | None:
         if spans is not None:
             return _steps(marker.by, marker.name, spans, events, cut=marker.told)
     return None
+
+
+def _holds_all(marker: Marker, ops: _Ops) -> bool:
+    """Whether next to nothing runs between its ranges: a ``training_step`` may be followed by backward and update."""
+    inside = sum(_sum(ops.between(event.start, event.end)) for event in marker.ranges)
+    between = sum(_sum(ops.between(one.end, other.start)) for one, other in pairwise(marker.ranges))
+    return between <= (1 - _WHOLE) * (inside + between)
 
 
 def _of_ranges(marker: Marker, ops: _Ops, events: Sequence[Event]) -> Steps | None:

@@ -52,6 +52,14 @@ def numbered_ranges(trace: TraceMaker) -> None:
     in_ranges(trace, "Iteration 1", "Iteration 2", "Iteration 3")
 
 
+def ranges_of_the_forward_alone(trace: TraceMaker) -> None:
+    for _ in range(3):
+        begin = trace.now
+        trace.ops(model())
+        trace.mark("[pl][profile]LightningModule.training_step", begin)
+        trace.ops(model()[3:7])
+
+
 def steps_of_a_serving_engine(trace: TraceMaker) -> None:
     in_ranges(trace, "step[DECODE bs=8 toks=8]", "step[DECODE bs=7 toks=7]", "step[DECODE bs=6 toks=6]")
 
@@ -121,7 +129,8 @@ def nothing_but_repetition(trace: TraceMaker) -> None:
     ("make", "by"),
     [
         (profiler, "profiler"), (profiler_of_the_1_8_era, "profiler"), (named_ranges, "annotation"),
-        (numbered_ranges, "annotation"), (steps_of_a_serving_engine, "annotation"), (ranges_of_parts, "annotation"),
+        (numbered_ranges, "annotation"), (steps_of_a_serving_engine, "annotation"),
+        (ranges_of_the_forward_alone, "annotation"), (ranges_of_parts, "annotation"),
         (optimizers, "optimizer"), (two_optimizers_a_step, "optimizer"),
         (optimizers_and_what_follows, "optimizer"), (data_loader, "data loader"),
         (batches_within_one_profiled_step, "data loader"), (modules, "modules"),
@@ -222,6 +231,17 @@ def test_replays_of_one_graph_are_steps(tmp_path: Path) -> None:
         trace.now += 200.0
 
     # THEN the replays are counted, and the layers are not
+    assert told(found(trace, tmp_path)) == ("repetition", [True] * 3)
+
+
+def test_replays_are_steps_where_a_few_ops_run_beside_them(tmp_path: Path) -> None:
+    # GIVEN a server that prepares its input once, and then replays a graph in several pieces a step
+    trace = TraceMaker()
+    trace.op(Made("aten::zeros", [[8]], [("fill", 1.0)]))
+    for _ in range(3):
+        for piece in ("embed", "layer", "layer", "head"):
+            trace.launch([(piece, 9.0), ("relu", 3.0), (piece, 9.0)])
+            trace.now += 50.0
     assert told(found(trace, tmp_path)) == ("repetition", [True] * 3)
 
 
