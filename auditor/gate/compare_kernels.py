@@ -25,8 +25,9 @@ _CLOSEST: tuple[_Level, ...] = (
     ("class", lambda k: (k.op, k.phase, k.module_class) if k.module_class else None),
 )
 _OP: _Level = ("op", lambda k: (k.op, k.phase) if k.op else None)
-_FAMILY: _Level = ("family", lambda k: (k.family, k.phase))
-_LEVELS: dict[By, tuple[_Level, ...]] = {"op": (_OP, _FAMILY), "kernel": (*_CLOSEST, _OP, _FAMILY)}
+_FAMILY: _Level = ("family", lambda k: (k.family, k.phase) if k.family != "other" else None)
+_NAMED_FAMILY: _Level = ("family", lambda k: (k.family, k.phase) if k.family != "other" and k.op else None)
+_LEVELS: dict[By, tuple[_Level, ...]] = {"op": (_OP, _FAMILY), "kernel": (*_CLOSEST, _OP, _NAMED_FAMILY)}
 _ALONE: dict[By, Callable[[Key], Hashable]] = {
     "op": lambda k: (k.op, k.phase),
     "kernel": lambda k: (k.op, k.phase, k.module, k.shapes),

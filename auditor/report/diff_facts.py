@@ -33,11 +33,9 @@ def row(change: KernelChange) -> tuple[str, ...]:
 
 def named(change: KernelChange) -> str:
     """``aten.batch_norm [8, 64] (backward)``; what has no op of one name goes by its family."""
-    if change.op:
-        name = safe(change.op)
-    else:
-        other = "" if change.family == "without an op" else "other "
-        name = f"{other}{safe(change.family) or 'kernels'}{' ops' if other else ''}"
+    name = safe(change.op) or "without an op"
+    if not change.op and change.paired_by == "family" and change.family != "without an op":
+        name = f"other {safe(change.family)} ops"
     phase = f" ({change.phase})" if change.phase not in ("", "forward") else ""
     return f"{name}{phase}"
 
