@@ -224,7 +224,7 @@ def _steps(by: str, marker: str, spans: list[StepSpan], events: Sequence[Event],
         end = max((event.end for event in events), default=begin)
     window = end - begin
     cuts = tuple(span.start_us for span in spans if span.start_us > -inf) if cut else ()
-    return Steps(StepSpans(by, marker, tuple(spans)), cuts, window)
+    return Steps(StepSpans(by, marker[:_LONGEST], tuple(spans)), cuts, window)
 
 
 def _typical(counts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

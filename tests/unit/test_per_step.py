@@ -19,6 +19,7 @@ from auditor.collect.inferred import inferred_graph
 from auditor.collect.kineto import load_trace
 from auditor.config import Config
 from auditor.document import Document, StepFigures
+from auditor.engine.per_step import steps_of_unlinked
 from auditor.gate.measures import figures_of
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.whole_steps import left_out, of_whole_steps
@@ -145,6 +146,45 @@ def test_reports_tell_the_steps(tmp_path: Path) -> None:
     assert "<h2>5 steps</h2>" in html
     again = msgspec.json.decode(render(document, None, "json"), type=Document)
     assert again.steps == document.steps
+
+
+def test_kernels_of_a_graph_are_in_the_step_that_replayed_it(tmp_path: Path) -> None:
+    # GIVEN replays of one graph, of which only their launches are known
+    trace = TraceMaker()
+    for _ in range(3):
+        trace.launch([("gemm", 9.0), ("relu", 3.0)] * 4)
+        trace.now += 200.0
+    audit = audited(trace, tmp_path)
+    steps = audit.document.steps
+    assert steps is not None
+    assert steps.by == "repetition"
+    assert [step.kernels for step in steps.each] == [8, 8, 8]
+    assert steps.outside.kernels == 0
+
+    # AND a stored graph knows it as well
+    read = from_tables(to_tables(audit.graph))
+    assert steps_of_unlinked(read) == [0] * 8 + [1] * 8 + [2] * 8
+
+
+def test_names_of_steps_are_not_trusted(tmp_path: Path) -> None:
+    # GIVEN steps whose name would steer a terminal, open a tag, end a code span and a table's cell, and is long
+    name = "step `|` <script>alert</script>\x1b" + "x" * 100_000
+    trace = TraceMaker()
+    for _ in range(2):
+        begin = trace.now
+        trace.ops(model())
+        trace.mark(name, begin)
+    document = audited(trace, tmp_path).document
+    assert document.steps is not None
+    assert [len(step.name) for step in document.steps.each] == [200, 200]
+
+    # THEN reports show it as text
+    text, markdown, html = (render(document, None, fmt) for fmt in ("text", "markdown", "html"))
+    assert all("\x1b" not in report and len(report) < 60_000 for report in (text, markdown))
+    assert "<script>alert" not in html
+    rows = [line for line in markdown.splitlines() if line.startswith("| ``step `¦` <script")]
+    assert [row.count("|") for row in rows] == [10, 10]
+    assert len(document.steps.marker) == 200
 
 
 def test_a_trace_of_one_step_says_no_more_of_it(tmp_path: Path) -> None:
