@@ -17,7 +17,7 @@ BASELINE = "fusion-audit-baseline/1"
 Change = Literal["new", "fixed", "more", "fewer", "same"]
 Unit = Literal["count", "bytes", "share", "us"]
 Status = Literal["failed", "warned", "passed", "skipped"]
-PairedBy = Literal["module and shapes", "module", "class and shapes", "shapes", "class", "op", "family", ""]
+PairedBy = Literal["kernel", "module and shapes", "module", "class and shapes", "shapes", "class", "op", "family", ""]
 Verdict = Literal["worse", "better", "same", "unknown"]
 
 

@@ -1,5 +1,6 @@
 """The kernels of two runs, paired by the op that launched them, as names of kernels differ by device and version.
 
+A kernel that no op holds, as of a graph's replay, is paired with the op that launches one of its name in the other run.
 An op is paired with the one of its name, phase, module and shapes; what is left with that of a part of these; then
 whole families. So every kernel is in one row, and the rows of a run add up to its total.
 """
@@ -38,7 +39,7 @@ def compare_kernels(before: Side, after: Side, by: By, left_out: tuple[int, int]
     """The kernels of both a step, by op (all of one name and phase together) or by kernel (by module and shapes)."""
     sides = dict(before.groups), dict(after.groups)
     steps = before.steps, after.steps
-    rows: list[KernelChange] = []
+    rows = [_row("kernel", (_taken(sides[0], a), _taken(sides[1], b)), steps) for a, b in _of_one_name(sides, by)]
     for paired_by, key_of in _LEVELS[by]:
         a, b = (_buckets(groups, key_of) for groups in sides)
         for bucket in [bucket for bucket in a if bucket in b]:
@@ -53,6 +54,26 @@ def compare_kernels(before: Side, after: Side, by: By, left_out: tuple[int, int]
     everything = (dict(before.groups), dict(after.groups))
     total = _amounts("", "total", everything, steps)
     return KernelTable(by=by, rows=rows, total=total, left_out=left_out)
+
+
+def _of_one_name(sides: tuple[dict[Key, Group], dict[Key, Group]], by: By) -> list[tuple[list[Key], list[Key]]]:
+    """Kernels without an op in one run, and what launches those of their names in the other, where no op is lacking.
+
+    By op, all of the ops of one name together.
+    """
+    pairs: dict[Hashable, tuple[list[Key], list[Key]]] = {}
+    for i in (0, 1):
+        loose, others = ({key.shapes: key for key in side if not key.op} for side in (sides[i], sides[1 - i]))
+        named: dict[str, list[Key]] = {}
+        for key, group in sides[1 - i].items():
+            if key.op and len(group.names) == 1 and (name := next(iter(group.names))) in loose and name not in others:
+                named.setdefault(name, []).append(key)
+        for name, keys in named.items():
+            ops = tuple(sorted({(key.op, key.phase) for key in keys}))
+            held = pairs.setdefault((i, ops if by == "op" else name), ([], []))
+            held[i].append(loose[name])
+            held[1 - i].extend(keys)
+    return list(pairs.values())
 
 
 def _buckets(groups: Iterable[Key], key_of: Callable[[Key], Hashable]) -> dict[Hashable, list[Key]]:
@@ -70,7 +91,8 @@ def _taken(groups: dict[Key, Group], keys: Iterable[Key]) -> dict[Key, Group]:
 
 def _row(paired_by: PairedBy, held: tuple[dict[Key, Group], dict[Key, Group]], steps: tuple[int, int]) -> KernelChange:
     """One row of what is paired; of what it has in common it tells what is the same in all of it."""
-    keys = [*held[0], *held[1]]
+    every = [*held[0], *held[1]]
+    keys = [key for key in every if key.op] or every
     op = _common(key.op for key in keys)
     return _amounts(
         paired_by, op, held, steps, phase=_common(k.phase for k in keys), family=_common(k.family for k in keys),

@@ -117,6 +117,32 @@ def test_what_has_no_op_of_its_name_goes_by_its_family_or_alone(tmp_path: Path) 
     check_sums(found, before, after)
 
 
+@pytest.mark.parametrize("by", ["op", "kernel"])
+def test_a_replayed_graph_is_paired_with_the_ops_it_was_captured_from(tmp_path: Path, by: By) -> None:
+    # GIVEN a model run op by op, and the same kernels replayed from a graph, but for one that is fused there
+    eager = audited(traced("cuda", 2), tmp_path, "eager.json")
+    kernels = [kernel for op in model() for kernel in op.kernels if op.name not in ("aten::sigmoid", "aten::neg")]
+    trace = TraceMaker()
+    for number in range(3):
+        begin = trace.now
+        trace.launch([*kernels, ("fused_sigmoid_neg", 4.5)])
+        trace.now += 300.0
+        trace.mark(f"ProfilerStep#{number}", begin)
+    replayed = audited(trace, tmp_path, "replayed.json")
+
+    # WHEN they are compared, in either direction
+    for before, after in ((eager, replayed), (replayed, eager)):
+        found = table(before, after, by)
+
+        # THEN replayed kernels stand beside their ops, and what is fused alone
+        paired = {r.op: r.kernels for r in found.rows if r.paired_by == "kernel"}
+        expected = {"aten.embedding", "aten.mm", "aten.batch_norm", "aten.mul", "aten.tanh"}
+        assert set(paired) == expected
+        assert paired["aten.mm"] == (3, 3)
+        assert sorted(r.op for r in found.rows if not r.paired_by) == ["", "aten.neg", "aten.sigmoid"]
+        check_sums(found, before, after)
+
+
 def test_parts_of_steps_count_in_neither_run(tmp_path: Path) -> None:
     # GIVEN a window that opens in mid-step, with kernels launched before it
     trace = TraceMaker()
