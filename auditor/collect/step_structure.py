@@ -54,6 +54,8 @@ def find_steps(trace: Trace) -> Steps:
     counted: dict[object, _Ops] = {}
     single: Steps | None = None
     for marker in markers(trace):
+        if single is not None and not marker.told:
+            break  # calls of one module may well be several in the step that the profiler marks
         pid = marker.ranges[0].pid
         if pid not in counted:
             counted[pid] = _Ops(ops, pid)

@@ -189,6 +189,15 @@ def accumulated_gradients(trace: TraceMaker) -> None:
     trace.mark("ProfilerStep#1", begin)
 
 
+def two_views_through_one_encoder(trace: TraceMaker) -> None:
+    begin = trace.now
+    for _ in range(2):
+        start = trace.now
+        trace.ops(model())
+        trace.mark("nn.Module: Encoder_0", start, "python_function")
+    trace.mark("ProfilerStep#4", begin)
+
+
 def collectives(trace: TraceMaker) -> None:
     for ops in (model(), model()[:2]):
         trace.ops(ops)
@@ -212,6 +221,7 @@ def no_shapes(trace: TraceMaker) -> None:
         layers_alone_with_a_range_each,
         layers,
         accumulated_gradients,
+        two_views_through_one_encoder,
         collectives,
         one_replay_of_layers,
         no_shapes,
