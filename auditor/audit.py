@@ -10,6 +10,7 @@ from auditor.devices.describe import Device
 from auditor.document import Document, Finding, Overhead, Run
 from auditor.engine.assemble import assemble
 from auditor.engine.claims import claim
+from auditor.engine.per_step import per_step
 from auditor.engine.rules import Rule
 from auditor.graph.garbage import collection_paused
 from auditor.graph.model import OpGraph
@@ -137,6 +138,7 @@ def audit_graph(
         coverage=parts.coverage,
         overhead=overhead or Overhead(),
         totals=parts.totals,
+        steps=per_step(graph, parts.findings, claims.traffic),
         findings=parts.findings,
         refused=parts.refused,
         suppressed=selection.report(),

@@ -77,6 +77,7 @@ class CoverageInfo(msgspec.Struct, kw_only=True):
     edges: str = "observed"
     """How the edges between ops are known: observed, traced, simulated or inferred."""
     steps: int = 1
+    """Steps that the counts are over: the whole ones of a trace, 1 of a recorded run."""
 
 
 class Saving(msgspec.Struct, kw_only=True):
@@ -123,6 +124,42 @@ class Totals(msgspec.Struct, kw_only=True):
     saving: TotalSaving = msgspec.field(default_factory=TotalSaving)
 
 
+class StepFigures(msgspec.Struct, kw_only=True):
+    """One step of a trace: its kernels are those that the host launched in it, whenever they ran."""
+
+    name: str = ""
+    """As the trace calls it, or ``step 3``."""
+    complete: bool = True
+    """False: the window opened or closed in it."""
+    kernels: int = 0
+    memory_bound_kernels: int = 0
+    unfused_kernels: int = 0
+    avoidable_kernels: int = 0
+    device_us: float = 0.0
+    memory_bound_us: float = 0.0
+    step_us: float = 0.0
+    """From its first kernel to the first of the next step; of the last, to the end of its kernels or of its range."""
+    idle_us: float = 0.0
+    """Of that, the time in which none of its kernels ran."""
+    bytes: int = 0
+    likely_us: float = 0.0
+    """Device time that fusing its sites would likely save."""
+
+
+class Steps(msgspec.Struct, kw_only=True):
+    """The steps of a trace. Kernels, times and bytes of ``each`` and ``outside`` add up to the totals."""
+
+    by: str = ""
+    """What told them: profiler, annotation, optimizer, data loader, modules or repetition."""
+    marker: str = ""
+    """Its name in the trace."""
+    each: list[StepFigures] = []
+    median: StepFigures = msgspec.field(default_factory=StepFigures)
+    """Of the complete ones, figure by figure."""
+    outside: StepFigures = msgspec.field(default_factory=StepFigures)
+    """What belongs to none of them, such as kernels launched before the window."""
+
+
 class SourceInfo(msgspec.Struct, kw_only=True):
     file: str = ""
     line: int = 0
@@ -148,6 +185,8 @@ class Site(msgspec.Struct, kw_only=True):
     variant: dict[str, str] = {}
     formula: str = ""
     """How the saving was computed, with its numbers."""
+    step: int = -1
+    """Index in the steps of the document; -1: in none, or the document has none."""
 
 
 class Finding(msgspec.Struct, kw_only=True):
@@ -261,3 +300,5 @@ class Document(msgspec.Struct, kw_only=True):
     suppressed: list[Suppressed] = []
     ranks: list[Rank] = []
     """Every process of the job, in order; empty where there was one."""
+    steps: Steps | None = None
+    """Of a trace in which steps could be told; the totals are over the whole file."""

@@ -17,6 +17,7 @@ BASELINE = "fusion-audit-baseline/1"
 Change = Literal["new", "fixed", "more", "fewer", "same"]
 Unit = Literal["count", "bytes", "share", "us"]
 Status = Literal["failed", "warned", "passed", "skipped"]
+PairedBy = Literal["kernel", "module and shapes", "module", "class and shapes", "shapes", "class", "op", "family", ""]
 Verdict = Literal["worse", "better", "same", "unknown"]
 
 
@@ -161,6 +162,40 @@ class Measure(msgspec.Struct, kw_only=True, frozen=True):
     """Of what is measured: ``before`` and ``after`` are the medians."""
 
 
+class KernelChange(msgspec.Struct, kw_only=True, frozen=True):
+    """Ops that are one in two runs (before, after), whatever their kernels are called. Counts and times a step."""
+
+    paired_by: PairedBy
+    """What they have in common beside op and phase; nothing: only one run has them."""
+    op: str
+    """``aten.batch_norm`` of cuDNN's and MIOpen's alike; empty of kernels that no op holds."""
+    phase: str = ""
+    family: str = ""
+    module: str = ""
+    """Path or class of their module, ``*`` for numbers in it."""
+    shapes: str = ""
+    """Of what they read, where it is one."""
+    ops: tuple[float, float] = (0.0, 0.0)
+    """Calls."""
+    kernels: tuple[float, float] = (0.0, 0.0)
+    device_us: tuple[float, float] = (0.0, 0.0)
+    ratio: float | None = None
+    """Device time after to before."""
+    names: tuple[list[str], list[str]] = ([], [])
+    """Names of the kernels, the longest-running first; the first few of them."""
+
+
+class KernelTable(msgspec.Struct, kw_only=True, frozen=True):
+    """The kernels of two runs by op; the rows add up to the total, and that to the runs' own a step."""
+
+    by: Literal["op", "kernel"]
+    rows: list[KernelChange]
+    """The largest difference in time first."""
+    total: KernelChange
+    left_out: tuple[int, int] = (0, 0)
+    """Kernels of each recording that belong to no whole step of it: they are not counted."""
+
+
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     """A run (after) against another (before)."""
 
@@ -171,6 +206,8 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     findings: list[FindingChange]
     """What got worse first: new, more, fewer, fixed, same; the largest change in kernels first."""
     remarks: list[str]
+    kernels: KernelTable | None = None
+    """Where it was asked for by op or by kernel."""
 
 
 class Culprit(msgspec.Struct, kw_only=True, frozen=True):

@@ -47,10 +47,8 @@ class Candidates:
         self._step = _Step()
 
     def add(self, candidate: Candidate, time: float) -> None:
-        """Hold ``candidate``, made by an op that started at ``time``; a new step drops what the last one left."""
-        if self._begun < len(self._steps) and time >= self._steps[self._begun]:
-            self._begun = bisect_right(self._steps, time)
-            self._step = _Step()
+        """Hold ``candidate``, made by an op that started at ``time``."""
+        self._enter(time)
         spec, step = candidate.spec, self._step
         held = step.held.get(spec)
         if held is None:
@@ -62,8 +60,15 @@ class Candidates:
         if len(held) > _KEPT:
             del held[_least_wanted(held)]
 
+    def _enter(self, time: float) -> None:
+        """A new step drops what the last one left, before its first op reads or makes anything."""
+        if self._begun < len(self._steps) and time >= self._steps[self._begun]:
+            self._begun = bisect_right(self._steps, time)
+            self._step = _Step()
+
     def looks_with_shape(self, spec: TensorSpec, time: float) -> TensorSpec | None:
         """Looks of the most recent reachable value with the shape and strides of ``spec``, whatever its dtype."""
+        self._enter(time)
         alike = self._step.alike.get((spec.shape, spec.strides), ())
         best = max((c for s in alike for c in self.reachable(s, time)), key=lambda c: (-c.read, c.op), default=None)
         return best.spec if best else None
@@ -76,6 +81,7 @@ class Candidates:
 
     def reachable(self, spec: TensorSpec, time: float) -> list[Candidate]:
         """Values that look like ``spec``, oldest first; what can be read no more is dropped for good."""
+        self._enter(time)
         held = self._step.held.get(spec)
         if not held:
             return []

@@ -14,18 +14,22 @@ from auditor.collect.kernel_links import attach_kernels
 from auditor.collect.kineto import Event, Trace, by_thread
 from auditor.collect.linker import ThreadLinker
 from auditor.collect.nesting import Thread, nests
+from auditor.collect.step_structure import Steps, find_steps
 from auditor.graph.model import Op, OpGraph
 
 
-def inferred_graph(trace: Trace) -> OpGraph:
-    """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls."""
+def inferred_graph(trace: Trace, steps: Steps | None = None) -> OpGraph:
+    """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls.
+
+    No activation outlives its step: ``steps`` are those of the trace, where they were found already.
+    """
+    steps = steps or find_steps(trace)
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
     ops = nests(trace.cpu_ops)
     threads = foreign_ops(trace, ops)
     frames = _frames(trace, threads)
-    steps = sorted(event.start for event in trace.annotations if event.name.startswith("ProfilerStep#"))
     linkers = {
-        thread: ThreadLinker(graph, i, held, frames.get(thread), steps)
+        thread: ThreadLinker(graph, i, held, frames.get(thread), steps.cuts)
         for i, (thread, held) in enumerate(threads.items())
     }
     in_order = [(op.event.start, linkers[thread], op) for thread, held in threads.items() for op in held]

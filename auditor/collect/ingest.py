@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from auditor.collect import recording as recordings
 from auditor.collect.execution_trace import load_execution_trace
 from auditor.collect.inferred import inferred_graph
+from auditor.collect.kernel_links import origin_of
 from auditor.collect.kineto import Event, Trace, load_trace
 from auditor.collect.observed import observed_graph
+from auditor.collect.step_structure import Steps, find_steps
 from auditor.collect.timing import apply_timing
 from auditor.collect.tracefile import Reading
 from auditor.errors import AuditError
 from auditor.graph.garbage import collection_paused
 from auditor.graph.model import OpGraph
-
-_STEP = re.compile(r"ProfilerStep#\d+")
 
 
 @collection_paused()
@@ -68,14 +68,15 @@ def graph_from_trace(
     if not trace.cpu_ops and not trace.kernels:
         raise AuditError(f"{path}: holds no ops and no kernels; was it recorded with torch.profiler, around a step?")
     notes, partial = trace.notes, trace.partial
+    steps = find_steps(trace)
     if execution_trace is not None:
         execution = load_execution_trace(execution_trace, Reading(max_bytes, salvage))
         graph = observed_graph(trace, execution)
         notes, partial = [*notes, *execution.notes], partial or execution.partial
     else:
-        graph = inferred_graph(trace)
+        graph = inferred_graph(trace, steps)
     graph.coverage.notes[:0], graph.coverage.partial = notes, partial
-    _set_steps(graph, trace)
+    _set_steps(graph, trace, steps)
     _note_nothing_launched(graph, trace)
     return graph
 
@@ -92,16 +93,19 @@ def _note_nothing_launched(graph: OpGraph, trace: Trace) -> None:
     )
 
 
-def _set_steps(graph: OpGraph, trace: Trace) -> None:
-    """Steps as the profiler's schedule marked them; their mean wall time.
+def _set_steps(graph: OpGraph, trace: Trace, steps: Steps) -> None:
+    """The steps that were found, and their mean wall time.
 
     A device runs behind the host, so its kernels may take longer than the host's steps: idle time is of one window.
     """
-    steps = [event for event in trace.annotations if _STEP.fullmatch(event.name)]
-    if not steps:
+    found = steps.found
+    if not found.spans:
         return
-    graph.coverage.steps = len(steps)
-    graph.step_us = max(_span_us(steps), _span_us([*trace.kernels, *trace.memory])) / len(steps)
+    origin = origin_of(trace)
+    shifted = (replace(s, start_us=s.start_us - origin, end_us=s.end_us - origin) for s in found.spans)
+    graph.steps = replace(found, spans=tuple(shifted))
+    graph.coverage.steps = max(found.complete, 1)
+    graph.step_us = max(steps.window_us, _span_us([*trace.kernels, *trace.memory])) / graph.coverage.steps
 
 
 def _span_us(events: Sequence[Event]) -> float:

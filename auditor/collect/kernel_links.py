@@ -49,6 +49,8 @@ def link_kernels(trace: Trace, ops: Mapping[Thread, Nest], origin_us: float) -> 
             links.by_op.setdefault(home, []).append(kernel)
             links.coverage.linked += 1
         else:
+            launch = launch_of.get(args.correlation)
+            kernel.launched_us = None if launch is None else launch.start - origin_us
             links.unlinked.append(kernel)
             _count(links.coverage, _why_unlinked(replayed, found))
     return links
@@ -68,7 +70,7 @@ def attach_kernels(
     """
     graph.device_kind, graph.device_name = trace.device_kind, trace.device_name
     graph.device_properties = trace.device.properties
-    origin = min((event.start for event in (*trace.cpu_ops, *trace.kernels)), default=0.0)
+    origin = origin_of(trace)
     if graph.device_kind != "cpu":
         _attach_launched(graph, trace, ops, pairs, origin)
         return
@@ -76,6 +78,11 @@ def attach_kernels(
         if op.index not in silent:
             op.kernels = (Kernel(op.name, event.start - origin, event.dur or 0.0),)
     graph.coverage.kernels = graph.coverage.linked = graph.kernels
+
+
+def origin_of(trace: Trace) -> float:
+    """When a graph's clock begins, on the trace's: its first op or kernel. Microseconds."""
+    return min((event.start for event in (*trace.cpu_ops, *trace.kernels)), default=0.0)
 
 
 def _attach_launched(
@@ -89,6 +96,8 @@ def _attach_launched(
             op.kernels += tuple(kernels)
             continue
         launched = [kernel for kernel in kernels if not kernel.is_transfer]
+        for kernel in launched:
+            kernel.launched_us = ops[thread].starts[index] - origin_us
         links.unlinked += launched
         links.coverage.linked -= len(launched)
         links.coverage.outside_ops += len(launched)

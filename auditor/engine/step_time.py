@@ -54,7 +54,7 @@ def step_model(graph: OpGraph, device: Device) -> StepModel:
         busy = min(took, step) if step > 0 else 0.0
         stretch = max(1.0, took / step) if step > 0 and isfinite(took / step) else 1.0
     else:
-        busy = _union_us(spans)
+        busy = union_us(spans)
         step, stretch = max(step, busy), 1.0
     launch = _host_gap_us(spans, max(0.0, step - busy)) if serial else _launch_us(spans, device)
     return StepModel(step, busy, graph.kernels, launch, serial, stretch)
@@ -115,7 +115,7 @@ def _spans(graph: OpGraph) -> list[Kernel]:
     return sorted((k for k in every if k.dur_us > 0), key=lambda k: (k.start_us, k.dur_us))
 
 
-def _union_us(spans: Iterable[Kernel]) -> float:
+def union_us(spans: Iterable[Kernel]) -> float:
     """Time in which at least one kernel ran on its device, summed over devices (streams overlap)."""
     total, ends = 0.0, dict[int, float]()
     for k in spans:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from auditor.gate.comparable import minor
 from auditor.gate.measures import Spreads, measured
 from auditor.gate_document import Change, Comparison, FindingChange, Found, Head, Place, Snapshot
 from auditor.report.format import plural, safe
@@ -25,24 +26,36 @@ def compare(before: Snapshot, after: Snapshot, spreads: tuple[Spreads, Spreads] 
         before=before.run,
         after=after.run,
         measures=measured(before.figures, after.figures, spreads),
-        findings=compare_findings(before.findings, after.findings),
-        remarks=remarks_on(before.run, after.run),
+        findings=compare_findings(before.findings, after.findings, elsewhere=ran_elsewhere(before.run, after.run)),
+        remarks=[*remarks_on(before.run, after.run), *_shapeless(before, after)],
     )
 
 
-def compare_findings(before: list[Found], after: list[Found]) -> list[FindingChange]:
+def ran_elsewhere(before: Head, after: Head) -> bool:
+    """Whether the two ran on other devices, or with other versions of torch that are known."""
+    versions = {minor(head.torch) for head in (before, after)} - {""}
+    return before.device != after.device or before.kind != after.kind or len(versions) > 1
+
+
+def compare_findings(before: list[Found], after: list[Found], *, elsewhere: bool = False) -> list[FindingChange]:
     """The findings of both, matched by fingerprint; what got worse comes first.
 
     Code that is traced to apply a plan, or compiled, has lost its modules and lines: what is left of a finding there is
     matched by its rule, phase, ops and variant, and where several are alike in these, by its size. So is one of another
     class in the same file, or of another form in the same class, where it is as large as before. One whose ops changed
     is matched by its place, where it is the only one of its rule that went there, and the only one that came.
+
+    ``elsewhere``: another device or version of torch, which run other ops and kernels for the same code, and whose
+    recording may lack modules or lines. What is left there is matched by its rule, phase and class, then by its kind,
+    then by its rule and phase, where it is the only one of these in each run.
     """
     was, now = ({found.fingerprint: found for found in side} for side in (before, after))
     _place(was, now)
     _place(now, was)
     _rename(was, now)
     _rewrite(was, now)
+    if elsewhere:
+        _translate(was, now)
     made = [_change(was.get(mark), now.get(mark), mark) for mark in dict.fromkeys([*was, *now])]
     return sorted(made, key=lambda c: (_ORDER.index(c.change), -abs(c.kernels[1] - c.kernels[0]), c.fingerprint))
 
@@ -88,6 +101,28 @@ def _rewrite(was: dict[str, Found], now: dict[str, Found]) -> None:
         new = [m for m, f in came.items() if _is_one_place(old, f)]
         if len(new) == 1 and sum(_is_one_place(f, came[new[0]]) for f in gone.values()) == 1:
             now[mark] = now.pop(new[0])
+
+
+def _translate(was: dict[str, Found], now: dict[str, Found]) -> None:
+    """Give a finding of ``now`` the fingerprint of the one of ``was`` that it shares most with, each alone in that."""
+    for shared in (_rule_and_class, _kind, _rule):
+        gone, came = _unmatched(was, now)
+        for key in dict.fromkeys(map(shared, gone.values())):
+            old, new = ([m for m, f in side.items() if shared(f) == key] for side in (gone, came))
+            if key is not None and len(old) == len(new) == 1:
+                now[old[0]] = now.pop(new[0])
+
+
+def _rule_and_class(found: Found) -> tuple[str, ...] | None:
+    return (found.rule, found.phase, found.module_class) if found.module_class else None
+
+
+def _kind(found: Found) -> tuple[str, ...] | None:
+    return (found.kind,) if found.kind else None
+
+
+def _rule(found: Found) -> tuple[str, ...] | None:
+    return found.rule, found.phase
 
 
 def _is_one_place(one: Found, other: Found) -> bool:
@@ -144,6 +179,16 @@ def change_of(was: Found, now: Found) -> Change:
     if before == after:
         return "same"
     return "more" if after > before else "fewer"
+
+
+def _shapeless(before: Snapshot, after: Snapshot) -> list[str]:
+    """Bytes come from shapes, and most findings need them: a trace may have none."""
+    sides = [("before", before.figures), ("after", after.figures)]
+    without = [word for word, figures in sides if figures.kernels and not figures.bytes]
+    return [
+        f"The recording {word} holds no shapes: the bytes that its kernels move are not known, nor most findings."
+        for word in (without if len(without) == 1 else [])
+    ]
 
 
 def remarks_on(before: Head, after: Head) -> list[str]:

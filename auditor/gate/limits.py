@@ -11,6 +11,7 @@ from auditor.gate.amounts import Allowed
 from auditor.gate.budget import Limit, Scope
 from auditor.gate.culprits import counted, culprits, in_scope
 from auditor.gate.measures import Spreads, a_step, steps_of, verdict
+from auditor.gate.whole_steps import of_whole_steps
 from auditor.gate_document import Check, FindingChange, Snapshot, Spread, Status
 from auditor.report.format import percent, ratio, safe
 from auditor.report.gate_words import amount, more, with_spread
@@ -109,7 +110,7 @@ def _check(
 def _value(limit: Limit, document: Document, now: Snapshot) -> float | None:
     scope, key = limit.scope, limit.kind.key
     if scope.modules:
-        findings = (f for f in document.findings if in_scope(f.rule, f.name, scope))
+        findings = (f for f in of_whole_steps(document).findings if in_scope(f.rule, f.name, scope))
         return a_step(sum(_in_modules(f, key, scope.modules) for f in findings), steps_of(document))
     return _of_rule(key, now, scope)
 

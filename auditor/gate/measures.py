@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from auditor.document import Document, Totals
+from auditor.gate.whole_steps import of_whole_steps
 from auditor.gate_document import Figures, Measure, Spread, Unit, Verdict
 
 Spreads = Mapping[str, Spread]
@@ -43,8 +44,8 @@ KINDS = {
 
 
 def figures_of(document: Document) -> Figures:
-    """What the run adds up to, a step: a trace's totals are over all the steps that it holds."""
-    return figures_from(document.totals, steps_of(document))
+    """What the run adds up to, a step: a trace's are over all the whole steps that it holds."""
+    return figures_from(of_whole_steps(document).totals, steps_of(document))
 
 
 def figures_from(totals: Totals, steps: int) -> Figures:

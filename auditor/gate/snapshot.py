@@ -9,6 +9,7 @@ from pathlib import Path
 from auditor.document import Document, Finding, Rank, RankFinding, SourceInfo
 from auditor.engine.kinds import kind_of
 from auditor.gate.measures import a_step, figures_from, figures_of, steps_of
+from auditor.gate.whole_steps import of_whole_steps
 from auditor.gate_document import Found, Head, Place, RankSnapshot, Snapshot
 from auditor.report.facts import avoidable
 
@@ -71,7 +72,7 @@ def head_of(document: Document) -> Head:
 def found_in(document: Document) -> list[Found]:
     """The findings by fingerprint: several dtypes or phases of one are one."""
     groups: dict[str, list[Finding]] = defaultdict(list)
-    for finding in document.findings:
+    for finding in of_whole_steps(document).findings:
         groups[finding.fingerprint].append(finding)
     steps = steps_of(document)
     made = [_found(mark, group, steps) for mark, group in groups.items()]

@@ -52,6 +52,8 @@ class Kernel:
     dur_us: float
     stream: int = 0
     device: int = 0
+    launched_us: float | None = None
+    """When the host launched it, where no op holds it and the launch was recorded."""
 
     @property
     def is_transfer(self) -> bool:
@@ -212,6 +214,33 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSpan:
+    """One step of a trace, on the host's clock; infinite where the window opened or closed in it. Microseconds."""
+
+    name: str
+    start_us: float
+    end_us: float
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpans:
+    """The steps that a trace holds, in order; none where nothing tells them.
+
+    ``by`` is what told them: ``profiler``, ``annotation``, ``optimizer``, ``data loader``, ``modules`` or
+    ``repetition``; ``marker`` is its name in the trace.
+    """
+
+    by: str = ""
+    marker: str = ""
+    spans: tuple[StepSpan, ...] = ()
+
+    @property
+    def complete(self) -> int:
+        return sum(span.complete for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProperties:
     """What a runtime says of a device beside its name; 0 and ``None`` where it does not."""
 
@@ -244,6 +273,8 @@ class OpGraph:
     device_kind: str = "cpu"
     device_name: str = ""
     device_properties: DeviceProperties = DeviceProperties()
+    steps: StepSpans = StepSpans()
+    """Of a trace, on the clock of :class:`HostCall`; a recorded run is one step."""
 
     def value(
         self, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *,

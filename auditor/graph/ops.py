@@ -5,6 +5,7 @@ Names are ATen's, without overload and without the in-place underscore (``aten.a
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Literal
 
@@ -128,6 +129,22 @@ for _kind, _names in (
         _KINDS[_name] = _kind  # type: ignore[assignment]
 
 
+_VENDOR = re.compile(r"^aten\._?(?:cudnn|miopen|mkldnn|native|thnn|slow|hip|xpu)_")
+_SAME_OP = (
+    (re.compile(r"^aten\._?batch_norm(?:_legit|_legit_no_training|_with_update|_no_update)?$"), "aten.batch_norm"),
+    (
+        re.compile(r"^aten\._?(?:convolution|conv2d|conv2d_forward|conv_depthwise2d|conv3d_forward)$"),
+        "aten.convolution",
+    ),
+    (re.compile(r"^aten\.convolution_(?:backward|overrideable_backward).*"), "aten.convolution_backward"),
+    (re.compile(r"^aten\._scaled_dot_product_\w+_backward$"), "aten.scaled_dot_product_attention_backward"),
+    (re.compile(r"^aten\._(?:flash|efficient)_attention_backward$"), "aten.scaled_dot_product_attention_backward"),
+    (re.compile(r"^aten\._scaled_dot_product_\w+$"), "aten.scaled_dot_product_attention"),
+    (re.compile(r"^aten\._(?:flash|efficient)_attention_forward$"), "aten.scaled_dot_product_attention"),
+    (re.compile(r"^(triton\.\w+?)_\d+$"), r"\1"),
+)
+"""Names of one op: of the library that runs it, of its era, and of its number in compiled code."""
+
 _BASE: dict[str, str] = {}
 
 
@@ -138,6 +155,16 @@ def base_name(name: str) -> str:
         known = name[:-1] if name.endswith("_") and not name.endswith("__") else name
         _BASE[name] = known
     return known
+
+
+@cache
+def portable_name(name: str) -> str:
+    """The name of an op wherever it runs: ``aten.cudnn_batch_norm`` and ``aten.miopen_batch_norm`` are one op."""
+    plain = _VENDOR.sub("aten.", base_name(name))
+    for pattern, same in _SAME_OP:
+        if pattern.match(plain):
+            return pattern.sub(same, plain)
+    return plain
 
 
 def kind_of(name: str) -> Kind:

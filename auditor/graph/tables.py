@@ -21,14 +21,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import cache
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from auditor.errors import AuditError
 from auditor.graph.garbage import collection_paused
-from auditor.graph.model import Arg, Coverage, HostCall, Kernel, Op, OpGraph, Source, Value
+from auditor.graph.model import Arg, Coverage, HostCall, Kernel, Op, OpGraph, Source, StepSpan, StepSpans, Value
 
 VERSION = 1
 _KEY = b"fusion-audit"
@@ -84,6 +84,7 @@ def from_tables(tables: Mapping[str, pa.Table]) -> OpGraph:
             _fill(graph, columns)
             if "host" in tables:
                 _call(graph, tables["host"])
+            _give_steps(graph, json.loads(tables["ops"].schema.metadata[_KEY]).get("steps"))
         except (KeyError, IndexError) as e:
             raise AuditError(f"the graph tables do not fit together (no row {e}); record the run again") from None
         return graph
@@ -109,6 +110,7 @@ def _facts(graph: OpGraph) -> dict[str, Any]:
     return {
         "version": VERSION, "provenance": graph.provenance, "coverage": asdict(graph.coverage),
         "step_us": graph.step_us, "device_kind": graph.device_kind, "device_name": graph.device_name,
+        "steps": _step_facts(graph),
     }  # fmt: skip
 
 
@@ -121,7 +123,42 @@ def _graph(ops: pa.Table) -> OpGraph:
         ) from None
     if facts.pop("version") != VERSION:
         raise AuditError("the graph tables were written by another version of fusion-audit; record the run again")
+    facts.pop("steps", None)
     return OpGraph(coverage=Coverage(**facts.pop("coverage")), **facts)
+
+
+def _give_steps(graph: OpGraph, facts: dict[str, Any] | None) -> None:
+    if not facts:  # of one step, or of an earlier version
+        return
+    graph.steps = _spans(facts)
+    launched = chain.from_iterable([time_us] * count for time_us, count in facts["launched"])
+    for kernel, time_us in zip(graph.unlinked, launched, strict=False):
+        kernel.launched_us = time_us
+
+
+def _step_facts(graph: OpGraph) -> dict[str, Any] | None:
+    """Steps, and when kernels that no op holds were launched, alike ones in a row as one: those of a graph's replay.
+
+    JSON has no word for the end of what goes on: it is ``null``.
+    """
+    steps = graph.steps
+    if not steps.spans:
+        return None
+    spans = [(s.name, _finite(s.start_us), _finite(s.end_us), s.complete) for s in steps.spans]
+    launched = [(time_us, len(list(run))) for time_us, run in groupby(k.launched_us for k in graph.unlinked)]
+    return {"by": steps.by, "marker": steps.marker, "spans": spans, "launched": launched}
+
+
+def _finite(time_us: float) -> float | None:
+    return time_us if math.isfinite(time_us) else None
+
+
+def _spans(facts: dict[str, Any]) -> StepSpans:
+    made = (
+        StepSpan(name, -math.inf if start is None else start, math.inf if end is None else end, complete)
+        for name, start, end, complete in facts["spans"]
+    )
+    return StepSpans(facts["by"], facts["marker"], tuple(made))
 
 
 def _op_row(op: Op) -> tuple[Any, ...]:

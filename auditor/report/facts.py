@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auditor.document import Document, Finding, Refused, Run, SourceInfo
+from auditor.report import steps
 from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, size, speedup
 
 EDGES = {
@@ -136,6 +137,7 @@ def particulars(document: Document, finding: Finding) -> list[Fact]:
     """Everything a finding says about itself beside its title and place."""
     lines = [
         Fact("kernels", _kernels_of(finding)),
+        Fact("per step", steps.of_finding(document, finding)),
         Fact("memory", f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}{_less(finding)}"),
         Fact("device", _device_of(finding)),
         Fact("step", _step_of(document, finding)),

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from auditor.gate_document import Check, Comparison, FindingChange, GateDocument, Point
+from auditor.gate_document import (
+    Check,
+    Comparison,
+    FindingChange,
+    GateDocument,
+    KernelChange,
+    KernelTable,
+    Point,
+)
+from auditor.report import diff_facts
 from auditor.report import gate_facts as facts
 from auditor.report.facts import Fact
 from auditor.report.format import count, duration, plural
@@ -51,8 +60,10 @@ def render_diff(found: Comparison) -> str:
         "\n".join(f"- **{label}** {code(facts.described(head))}"
                   for label, head in (("before", found.before), ("after", found.after))),
         _measures(found),
-        _changes(found, "Findings", str(Path.cwd())),
-        "\n".join(f"> {code(remark, longest=_SENTENCE)}" for remark in found.remarks),
+        _kernels(found.kernels) if found.kernels else _changes(found, "Findings", str(Path.cwd())),
+        "\n".join(
+            f"> {code(remark, longest=_SENTENCE)}" for remark in (*diff_facts.sentences(found), *found.remarks)
+        ),
     ]  # fmt: skip
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -79,6 +90,20 @@ def _changes(found: Comparison, title: str, root: str) -> str:
     rows = tabular(["", "rule", "where", "what"], (_change(each, root) for each in changed[:_ROWS]))
     left = len(changed) - _ROWS
     return f"{head}\n\n{rows}" + (f"\n\n{plural(left, 'smaller change')} left out." if left > 0 else "")
+
+
+def _kernels(found: KernelTable) -> str:
+    head = [name.lower() for name in diff_facts.HEAD]
+    rows = diff_facts.shown(found, _ROWS)
+    cells = [[code(_named(found, each), table=True), *diff_facts.row(each)[1:]] for each in rows]
+    left = diff_facts.rest(found, _ROWS)
+    cells += [list(each) for each in (left, diff_facts.total(found)) if each]
+    return f"**Kernels of a step, by {found.by}**\n\n{tabular(head, cells, 'lrrrrrl')}"
+
+
+def _named(found: KernelTable, change: KernelChange) -> str:
+    where = diff_facts.where(change) if found.by == "kernel" else ""
+    return f"{diff_facts.named(change)}{f' · {where}' if where else ''}"
 
 
 def _change(change: FindingChange, root: str) -> list[str]:

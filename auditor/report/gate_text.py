@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from auditor.gate_document import Check, Comparison, GateDocument
+from auditor.gate_document import Check, Comparison, GateDocument, KernelChange, KernelTable
+from auditor.report import diff_facts
 from auditor.report import gate_facts as facts
 from auditor.report.facts import Fact
 from auditor.report.format import safe
@@ -13,6 +14,8 @@ from auditor.report.terminal import Palette, columns, fit, table, wrap
 
 _NARROWEST = 48
 _LABEL = 9
+_KERNELS = 30
+"""Rows of kernels that are listed."""
 _TONES = {"new": "error", "more": "error", "fewer": "good", "fixed": "good", "same": "dim"}
 
 
@@ -36,8 +39,8 @@ def render_diff(found: Comparison, *, color: bool = False, width: int = 100) -> 
     parts = [
         writer.runs(found),
         writer.measures(found),
-        writer.changes(found, str(Path.cwd()), everything=True),
-        writer.remarks(found.remarks),
+        writer.kernels(found.kernels) if found.kernels else writer.changes(found, str(Path.cwd()), everything=True),
+        writer.remarks([*diff_facts.sentences(found), *found.remarks]),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -78,6 +81,23 @@ class _Writer:
             text = f"{safe(change.rule)} {safe(change.name)}: {facts.change_words(change)}"
             lines += self._item(change.change, f"{text}{f', at {where}' if where else ''}", _TONES[change.change])
         return lines
+
+    def kernels(self, found: KernelTable) -> list[str]:
+        """The table; by kernel with the module, shapes and names of each row under it."""
+        rows = diff_facts.shown(found, _KERNELS)
+        left = diff_facts.rest(found, _KERNELS)
+        cells = [diff_facts.HEAD, *map(diff_facts.row, rows), *([left] if left else []), diff_facts.total(found)]
+        head, *lines = [fit(f"  {line}", self.width) for line in table(cells, diff_facts.NUMBERS)]
+        made = [self.paint("bold", f"kernels of a step, by {found.by}"), self.paint("dim", head)]
+        for i, line in enumerate(lines):
+            made.append(line)
+            if found.by == "kernel" and i < len(rows):
+                made += self._under(rows[i])
+        return made
+
+    def _under(self, change: KernelChange) -> list[str]:
+        told = [("at", diff_facts.where(change)), *diff_facts.kernels(change)]
+        return [self.paint("dim", fit(f"      {label:<6} {text}", self.width)) for label, text in told if text]
 
     def kept(self, gate: GateDocument) -> list[str]:
         lines = []

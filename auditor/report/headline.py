@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from auditor.document import Document
+from auditor.report import steps
 from auditor.report.facts import Fact, edges, of_step, remaining
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share, size, speedup
 
@@ -29,6 +30,7 @@ def headline(document: Document) -> list[Fact]:
         Fact("patched", _patched(document), literal=True),
         Fact("exit", f"the script ended with code {run.exit_code}" if run.exit_code else ""),
         Fact("trace" if run.source == "trace" else "step", _step(document)),
+        Fact("steps", steps.sentence(document), literal=True),
         Fact("recording", _recording(document)),
         Fact("memory-bound", _memory_bound(document)),
         Fact("kernels", _kernels(document)),

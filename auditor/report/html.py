@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.document import Document
 from auditor.graph.model import OpGraph
-from auditor.report import facts, headline, page, ranks, waterfall
+from auditor.report import facts, headline, page, ranks, steps, waterfall
 from auditor.report.finding_html import findings_table, section
 from auditor.report.format import count, duration, percent, plural, ratio, share, size
 from auditor.report.markup import cells, code, details, fact_list, lines, note_list, scroll, table
@@ -23,6 +23,7 @@ def render(document: Document, graph: OpGraph | None) -> str:
         _tiles(document),
         _time(document, graph),
         _ranks(document),
+        _steps(document),
         _findings(document, graph),
         _refused(document),
         _suppressed(document),
@@ -80,6 +81,17 @@ def _ranks(document: Document) -> str:
     grid = table("A row for each process of the job", ranks.HEAD, made, numbers)
     told = note_list(ranks.sentences(document))
     return f"<section><h2>{escape(ranks.title(document).capitalize())}</h2>{grid}{told}</section>"
+
+
+def _steps(document: Document) -> str:
+    held = steps.shown(document)
+    if held is None:
+        return ""
+    numbers = set(steps.NUMBERS)
+    made = [cells(*(escape(cell) for cell in row), numbers=numbers) for row in steps.rows(held)]
+    grid = table("A row for each step of the trace", steps.HEAD, made, numbers)
+    told = note_list([note for note in (steps.left_out(held),) if note])
+    return f"<section><h2>{escape(steps.title(held).capitalize())}</h2>{grid}{told}</section>"
 
 
 def _findings(document: Document, graph: OpGraph | None) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from auditor.document import Document, Finding
-from auditor.report import facts, headline, ranks
+from auditor.report import facts, headline, ranks, steps
 from auditor.report.facts import Fact
 from auditor.report.format import clip, count, duration, plural, safe, share, size
 from auditor.report.svg import escape
@@ -27,6 +27,7 @@ def render(document: Document) -> str:
         _verdict(document),
         tabular(["", ""], ([f"**{f.label}**", value(f, table=True)] for f in headline.headline(document))),
         _ranks(document),
+        _steps(document),
         *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
         _refused(document),
         _suppressed(document),
@@ -86,6 +87,16 @@ def _ranks(document: Document) -> str:
     grid = tabular(list(ranks.HEAD), made, align)
     told = "\n".join(f"- {code(sentence, longest=600)}" for sentence in ranks.sentences(document))
     return fold(ranks.title(document), f"{grid}\n\n{told}")
+
+
+def _steps(document: Document) -> str:
+    held = steps.shown(document)
+    if held is None:
+        return ""
+    align = "".join("r" if i in steps.NUMBERS else "l" for i in range(len(steps.HEAD)))
+    made = [[code(row[0], table=True), *row[1:]] for row in steps.rows(held)]
+    grid = tabular(list(steps.HEAD), made, align)
+    return fold(steps.title(held), "\n\n".join(part for part in (grid, steps.left_out(held)) if part))
 
 
 def _findings(findings: list[Finding]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from auditor.document import CoverageInfo, Document, Finding, Overhead, RankFinding, Site, Totals
+from auditor.document import CoverageInfo, Document, Finding, Overhead, RankFinding, Site, StepFigures, Totals
 from auditor.errors import AuditError
 
 MOST = 2**63 - 1
@@ -20,6 +20,10 @@ _AMOUNTS = {
         "device_us", "step_us", "memory_bound_us", "idle_us", "collective_us", "bytes", "peak_bytes",
     ),
     CoverageInfo: ("kernels", "linked", "before_window", "graph_replayed", "outside_ops", "unattributed", "steps"),
+    StepFigures: (
+        "kernels", "memory_bound_kernels", "unfused_kernels", "avoidable_kernels", "device_us", "memory_bound_us",
+        "step_us", "idle_us", "bytes",
+    ),
     Overhead: ("bare_us", "timing_us", "graph_us"),
     Finding: ("sites", "kernels", "kernels_after", "device_us", "bytes_now", "bytes_fused"),
     RankFinding: ("sites", "kernels", "kernels_after", "bytes_now"),

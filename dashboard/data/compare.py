@@ -12,9 +12,10 @@ import numpy as np
 
 from auditor.document import Document
 from auditor.gate.compare import compare_findings as counted_changes
-from auditor.gate.compare import remarks_on
+from auditor.gate.compare import ran_elsewhere, remarks_on
 from auditor.gate.measures import figures_of, steps_of
 from auditor.gate.snapshot import found_in, head_of
+from auditor.gate.whole_steps import of_whole_steps
 from auditor.gate_document import FindingChange as CountedChange
 from auditor.report.format import safe
 from dashboard.data.kernel_table import KernelTable, kernel_table
@@ -113,7 +114,8 @@ def change_of(count: tuple[float, float], us: tuple[float, float], within: float
 
 def compare_findings(before: Document, after: Document, within: float = WITHIN) -> list[FindingChange]:
     """The findings of both, matched as the gate matches them, and judged by their time where they are timed."""
-    changes = counted_changes(found_in(before), found_in(after))
+    elsewhere = ran_elsewhere(head_of(before), head_of(after))
+    changes = counted_changes(found_in(before), found_in(after), elsewhere=elsewhere)
     made = [_timed(change, within) for change in changes]
     return sorted(made, key=lambda each: (-abs(each.device_us[1] - each.device_us[0]), each.fingerprint))
 
@@ -162,6 +164,7 @@ def _by_name(table: KernelTable, steps: int) -> dict[str, tuple[float, float, st
 
 
 def _facts(document: Document) -> RunFacts:
+    document = of_whole_steps(document)
     run, totals, figures, steps = document.run, document.totals, figures_of(document), steps_of(document)
     return RunFacts(
         id=run.id,

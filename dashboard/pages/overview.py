@@ -10,7 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from auditor.document import Document, Finding
 from auditor.errors import AuditError
-from auditor.report import facts, headline, ranks
+from auditor.report import facts, headline, ranks, steps
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share, size
 from dashboard.components import links
 from dashboard.components.code import commands, details
@@ -44,6 +44,7 @@ def layout(run_id: str = "latest", **_: str) -> html.Div:
         tiles(_tiles(document)),
         html.Div([_where_time_goes(), _roofline()], className="two"),
         _ranks(document),
+        _steps(document),
         _findings(document),
         _refused(document),
         _suppressed(document),
@@ -100,6 +101,15 @@ def _ranks(document: Document) -> html.Section | None:
     grid = table("A row for each process of the job", ranks.HEAD, ranks.rows(document), numbers=ranks.NUMBERS)
     told = html.Ul([html.Li(sentence) for sentence in ranks.sentences(document)])
     return section(ranks.title(document).capitalize(), grid, told)
+
+
+def _steps(document: Document) -> html.Section | None:
+    held = steps.shown(document)
+    if held is None:
+        return None
+    grid = table("A row for each step of the trace", steps.HEAD, steps.rows(held), numbers=steps.NUMBERS)
+    left = steps.left_out(held)
+    return section(steps.title(held).capitalize(), grid, *([html.P(left)] if left else []))
 
 
 def _findings(document: Document) -> html.Section:

@@ -6,7 +6,7 @@ import pytest
 from audited import GATES, HOSTILE, finding_of, save, save_fix
 from shown import labels, links, page, text
 
-from auditor.document import Rank
+from auditor.document import Rank, StepFigures, Steps
 from auditor.store import Store
 from auditor.store.rule_settings import RuleSetting
 
@@ -43,6 +43,17 @@ def test_a_run_of_several_ranks_has_a_row_for_each(store: Store) -> None:
     said = text(page("overview").layout(run_id=store.save(document, {})))
     assert "2 ranks, details of rank 0" in said
     assert "Steps were recorded of 1 of 2 ranks." in said
+
+
+def test_a_trace_of_several_steps_has_a_row_for_each(store: Store) -> None:
+    document = store.load(save(store)).document
+    each = [StepFigures(name=f"ProfilerStep#{n} {HOSTILE}", kernels=12, step_us=900.0 + n) for n in range(2)]
+    document.steps = Steps(by="profiler", marker="ProfilerStep", each=each, median=each[0])
+    said = text(page("overview").layout(run_id=store.save(document, {})))
+    assert "2 steps" in said
+    assert "ProfilerStep#1" in said
+    assert "901 µs" in said
+    assert "\x1b" not in said
 
 
 @pytest.mark.parametrize("name", ["overview", "finding"])

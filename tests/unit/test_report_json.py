@@ -40,6 +40,7 @@ def test_keys_keep_the_order_of_the_contract_and_lines_are_indented():
         "refused",
         "suppressed",
         "ranks",
+        "steps",
     ]
     assert list(json.loads(text)["findings"][1]["variant"]) == ["eps", "weight"]
 
