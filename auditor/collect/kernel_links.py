@@ -49,8 +49,7 @@ def link_kernels(trace: Trace, ops: Mapping[Thread, Nest], origin_us: float) -> 
             links.by_op.setdefault(home, []).append(kernel)
             links.coverage.linked += 1
         else:
-            launch = launch_of.get(args.correlation)
-            kernel.launched_us = None if launch is None else launch.start - origin_us
+            kernel.launched_us = None if found.launch is None else found.launch.start - origin_us
             links.unlinked.append(kernel)
             _count(links.coverage, _why_unlinked(replayed, found))
     return links
