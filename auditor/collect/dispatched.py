@@ -83,7 +83,10 @@ def overloads(name: str) -> tuple[torch._C.FunctionSchema, ...]:
     """Schemas of every overload of ``aten::add`` known to this PyTorch."""
     import torch
 
-    return tuple(torch._C._jit_get_schemas_for_operator(name))
+    try:
+        return tuple(torch._C._jit_get_schemas_for_operator(name))
+    except RuntimeError:  # a name of another form, as any range of a foreign trace may have
+        return ()
 
 
 def full_name(schema: torch._C.FunctionSchema) -> str:
