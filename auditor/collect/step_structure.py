@@ -29,6 +29,8 @@ _NEGLIGIBLE = 0.05
 """Part of a step's ops below which what lies at the window's edge is no part of a step."""
 _MOST_OUTSIDE = 0.5
 """Part of all ops that may lie in no step: with more, the marks mark something else."""
+_ASIDE = 0.25
+"""Part of a step that may stand before what marks its begin, or after what marks its end: more is a cut step."""
 _HALF = 0.5
 _LONGEST = 200
 """Characters of a step's name that are kept: names come from traces."""
@@ -192,7 +194,8 @@ def _to_begins(marks: list[float], ops: _Ops, typical: NDArray[np.int64]) -> lis
     the first mark and after the last then is one step, and stands there at every mark.
     """
     before, after = ops.between(-inf, marks[0]), ops.between(marks[-1], inf)
-    if not _sum(before) or not _sum(after) or _alike(before + after, typical) < _WHOLE:
+    aside = min(_sum(before), _sum(after))
+    if not 0 < aside <= _ASIDE * _sum(typical) or _alike(before + after, typical) < _WHOLE:
         return None
     if _sum(before) < _sum(after):
         begins = [ops.start_of(mark, -_sum(before)) for mark in marks]

@@ -58,8 +58,7 @@ def _finding(finding: Finding, whole: frozenset[int]) -> Finding | None:
     if not places:
         return None
     saving = _saving(places)
-    share = saving.likely_us / finding.saving.likely_us if finding.saving.likely_us else 0.0
-    saving.step_us = finding.saving.step_us * share
+    saving.step_us = finding.saving.step_us * _share(places, finding.places)
     return replace(
         finding,
         places=[replace(place, step=-1) for place in places],
@@ -71,6 +70,12 @@ def _finding(finding: Finding, whole: frozenset[int]) -> Finding | None:
         bytes_fused=sum(place.bytes_fused for place in places),
         saving=saving,
     )
+
+
+def _share(some: Sequence[Site], every: Sequence[Site]) -> float:
+    """Part of the wall time that sites are worth: each alone is worth more or less than among all of them."""
+    whole = sum(place.saving.step_us for place in every)
+    return sum(place.saving.step_us for place in some) / whole if whole > 0 else 0.0
 
 
 def _saving(places: Sequence[Site]) -> Saving:
@@ -85,7 +90,7 @@ def _totals(totals: Totals, kept: Sequence[StepFigures], findings: Sequence[Find
         totals.saving,
         ideal_us=sum(f.saving.ideal_us for f in findings),
         likely_us=sum(f.saving.likely_us for f in findings),
-        step_us=sum(f.saving.step_us for f in findings),
+        step_us=min(sum(f.saving.step_us for f in findings), totals.saving.step_us),
         bytes=sum(f.bytes_now - f.bytes_fused for f in findings),
     )
     return replace(

@@ -292,6 +292,24 @@ def test_steps_of_a_server_differ(tmp_path: Path) -> None:
     assert told(found(trace, tmp_path)) == ("annotation", [True] * 4)
 
 
+def test_two_parts_that_make_a_step_are_no_step(tmp_path: Path) -> None:
+    # GIVEN a window that opens and closes at the same place of a step, after its forward has begun
+    whole, trace = TraceMaker(), TraceMaker()
+    training(whole)
+    begin = next(e["ts"] for e in whole.events if e["name"] == "aten::sigmoid")
+    trace.events = [event for event in whole.events if event["ts"] >= begin]
+    trace.now, trace.device, trace.correlation = whole.now, whole.device, whole.correlation
+    for _ in range(2):
+        training(trace)
+    trace.ops(model()[:4])
+
+    # THEN the steps begin where they do, after an update, and not at that place
+    steps = found(trace, tmp_path)
+    assert told(steps) == ("optimizer", [False, True, True, False])
+    first = [e["ts"] for e in trace.events if e["name"] == "aten::embedding"]
+    assert all(span.start_us <= ts < span.end_us for span, ts in zip(steps.found.spans[1:], first, strict=True))
+
+
 def test_repetition_stands_a_cut_at_both_ends(tmp_path: Path) -> None:
     # GIVEN steps with a pause between them that nothing marks, and a window that cuts the first and the last
     trace = TraceMaker()
