@@ -94,13 +94,14 @@ class Totals(msgspec.Struct, kw_only=True):
     kernels: int = 0
     """Kernels in all, transfers left out."""
     memory_bound_kernels: int = 0
-    """All but GEMMs, convolutions and attention."""
+    """All but GEMMs, convolutions, attention and collectives: by op, and where that says nothing by name; kernels
+    that neither tells of are not counted."""
     unfused_kernels: int = 0
     """Kernels in findings."""
     avoidable_kernels: int = 0
     """Those that fusing every finding would do away with."""
     already_fused_kernels: int = 0
-    """Kernels that are fused ones, by their name or as ops of our replacements."""
+    """Kernels that are fused ones, by their name or as ops of our replacements; ``Document.live`` has them."""
     device_us: float = 0.0
     """Sum of the kernels' times."""
     step_us: float = 0.0
@@ -117,6 +118,37 @@ class Totals(msgspec.Struct, kw_only=True):
     collective_us: float = 0.0
     """Kernels that talk to other processes, and their time, waiting for these included; never memory-bound."""
     saving: TotalSaving = msgspec.field(default_factory=TotalSaving)
+
+
+class FamilyTotal(msgspec.Struct, kw_only=True):
+    """The kernels of one family, by their names; by their ops where a name says nothing."""
+
+    family: str
+    """gemm (convolutions too), attention, elementwise, reduction, norm, softmax, copy, gather, sort, random,
+    optimizer, collective, memcpy, memset; ``other``: nothing is known of them."""
+    kernels: int = 0
+    device_us: float = 0.0
+
+
+class LiveFusion(msgspec.Struct, kw_only=True):
+    """Kernels that are fused as they are, so no finding has them."""
+
+    library: str = ""
+    """Who made them: a library, a compiler (Inductor), ``fused_replacements``; empty: only a rule knows the name."""
+    what: str = ""
+    """What each of them does in one kernel."""
+    kernels: int = 0
+    device_us: float = 0.0
+    names: list[str] = []
+    """Some of their names, each cut at 300 characters."""
+
+
+class Unplaced(msgspec.Struct, kw_only=True):
+    """Kernels of one name that is of no known family, and whose op is not known either."""
+
+    name: str
+    kernels: int = 0
+    device_us: float = 0.0
 
 
 class SourceInfo(msgspec.Struct, kw_only=True):
@@ -257,3 +289,9 @@ class Document(msgspec.Struct, kw_only=True):
     suppressed: list[Suppressed] = []
     ranks: list[Rank] = []
     """Every process of the job, in order; empty where there was one."""
+    families: list[FamilyTotal] = []
+    """Every kernel by its family, transfers left out."""
+    live: list[LiveFusion] = []
+    """Fusions that are live here, the longest time first."""
+    unplaced: list[Unplaced] = []
+    """Of the family ``other``: up to 50 names, the longest time first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
+from auditor.graph.model import is_transfer
 from auditor.kernels.inductor import decode
 from auditor.kernels.name import MAX_READ, read_name
 from auditor.kernels.row import Known, Pattern, patterns_of
@@ -29,7 +30,7 @@ def classify(name: str) -> Known:
 
 @lru_cache(maxsize=_KEPT)
 def _classify(name: str) -> Known:
-    if name.startswith(("Memcpy", "Memset")):  # Kineto's own names of copies and fills that no kernel does
+    if is_transfer(name):
         return Known("memcpy" if name.startswith("Memcpy") else "memset")
     generated = decode(name)
     if generated is not None:

@@ -74,16 +74,21 @@ def decode(name: str) -> Known | None:
 
 
 def ops_in(words: str) -> tuple[str, ...]:
-    """The ops whose names ``words`` joins; the longest of ATen's names win, what ATen has not is a word each."""
+    """The ops whose names ``words`` joins; the longest of ATen's names win, words that ATen has not are one name."""
     parts = words.split("_")
-    ops, at = [], 0
+    ops: list[str] = []
+    at, last_known = 0, True
     while at < len(parts):
         for length in range(min(_WORDS, len(parts) - at), 0, -1):
             op = "_".join(parts[at : at + length])
             if op in _VOCABULARY or length == 1:
                 break
-        if op:
+        known = op in _VOCABULARY
+        if op and not known and ops and not last_known:  # an op of somebody's own is one name: `moe_forward`
+            ops[-1] += f"_{op}"
+        elif op:
             ops.append(op)
+        last_known = known
         at += length
     return tuple(ops)
 

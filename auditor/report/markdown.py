@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from auditor.document import Document, Finding
-from auditor.report import facts, headline, ranks
+from auditor.report import facts, headline, kernels, ranks
 from auditor.report.facts import Fact
 from auditor.report.format import clip, count, duration, plural, safe, share, size
 from auditor.report.svg import escape
@@ -30,6 +30,8 @@ def render(document: Document) -> str:
         *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
         _refused(document),
         _suppressed(document),
+        _kernels(kernels.live_title(document), kernels.LIVE, kernels.live_rows(document, _FOLDED), 2),
+        _kernels(kernels.other_title(document), kernels.OTHER, kernels.other_rows(document, _FOLDED), 1),
         "\n".join(f"> {code(note)}" for note in document.run.notes),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -139,6 +141,14 @@ def _suppressed(document: Document) -> str:
         else:
             lines.append(f"- the suppression of {what} suppresses nothing: remove it ({why})")
     return "\n".join(lines)
+
+
+def _kernels(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]], names: int) -> str:
+    """A folded table whose first ``names`` columns hold names from the run."""
+    if not title:
+        return ""
+    made = ([code(cell, table=True) if i < names else cell for i, cell in enumerate(row)] for row in rows)
+    return fold(escape(title), tabular(list(head), made, "l" * names + "r" * (len(head) - names)))
 
 
 def fold(summary: str, body: str) -> str:

@@ -105,7 +105,7 @@ def test_what_inductor_composed_is_decoded(name: str, family: str, ops: tuple[st
 
 def test_a_kernel_of_the_users_own_in_triton_is_not_taken_for_inductors() -> None:
     assert classify("triton_my_kernel").library == ""
-    assert ops_in("moe_forward") == ("moe", "forward")  # not ATen's: a word each
+    assert ops_in("add_moe_forward_mul") == ("add", "moe_forward", "mul")  # an op that ATen has not is one name
 
 
 def test_a_name_is_read_in_two_parts() -> None:

@@ -40,6 +40,9 @@ def test_keys_keep_the_order_of_the_contract_and_lines_are_indented():
         "refused",
         "suppressed",
         "ranks",
+        "families",
+        "live",
+        "unplaced",
     ]
     assert list(json.loads(text)["findings"][1]["variant"]) == ["eps", "weight"]
 

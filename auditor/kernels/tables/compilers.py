@@ -14,7 +14,7 @@ COMPILERS = (
     Row(
         "gemm", "^__myl_fc ^__myl_*fc ^__myl_*matmul ^__myl_*conv",
         "__myl_FcCastAddMulMulMulCast_0x1eab7", "NVIDIA/TensorRT issue 4236, layers of Myelin", _TRT,
-        "matrix product + epilogue",
+        "GEMM + epilogue",
     ),
     Row(
         "elementwise", "^__myl_ ^myelin",

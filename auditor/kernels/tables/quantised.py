@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.kernels.row import Row
 
-_PRODUCT = "dequantise + matrix product"
+_PRODUCT = "dequantise + GEMM"
 
 QUANTISED = (
     Row(
@@ -43,20 +43,20 @@ QUANTISED = (
         "gemm", "deep_gemm:: sm90_fp8_gemm sm100_fp8_gemm fp8_gemm_kernel",
         "void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 4096u, 7168u, 1u, 128u, 128u, 128u>(float*, int*)",
         "deepseek-ai/DeepGEMM deep_gemm/include/deep_gemm/impls/sm90_fp8_gemm_1d2d.cuh", "DeepGEMM",
-        "scaling of blocks + matrix product",
+        "block scales + GEMM",
     ),
     Row(
         "gemm",
         """^_w8a8_block_fp8_matmul ^_w8a8_block_int8_matmul ^_scaled_mm_kernel ^scaled_mm_kernel ^_gemm_a8w8
         ^_gemm_afp4wfp4 ^_gemm_a16w""",
         "_w8a8_block_fp8_matmul", "vllm-project/vllm vllm/model_executor/layers/quantization/utils/fp8_utils.py",
-        "vLLM / AITER", "scaling of blocks + matrix product",
+        "vLLM / AITER", "block scales + GEMM",
     ),
     Row(
         "gemm",
         "cutlass::device_kernel<machete cutlass::device_kernel<vllm::cutlass cutlass::kernel2<vllm::cutlass",
         "void cutlass::device_kernel<vllm::cutlass_3x_gemm<cutlass::float_e4m3_t, cutlass::bfloat16_t>>(int)",
-        "vllm-project/vllm csrc/quantization/w8a8/cutlass/c3x", "vLLM CUTLASS", "matrix product + scales and bias",
+        "vllm-project/vllm csrc/quantization/w8a8/cutlass/c3x", "vLLM CUTLASS", "GEMM + scales + bias",
     ),
     Row(
         "elementwise",

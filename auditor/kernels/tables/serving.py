@@ -72,7 +72,7 @@ SERVING = (
     Row(
         "gemm", "^fused_moe_kernel ^_fused_moe ^invoke_fused_moe ^fused_moe_",
         "fused_moe_kernel", "vllm-project/vllm vllm/model_executor/layers/fused_moe/fused_moe.py", _VLLM,
-        "gather + matrix products of the experts",
+        "gather + GEMMs of the experts",
     ),
     Row(
         "reduction", "moe_sum",
@@ -133,7 +133,7 @@ SERVING = (
     Row(
         "norm", "aiter::*add_rmsnorm*quant aiter::*add_rmsnorm aiter::*add_rms_norm",
         "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
-        "trace mi300x_sglang_qwen3-8b_already_fused", _AITER, "RMS norm, with its add and quantise where asked for",
+        "trace mi300x_sglang_qwen3-8b_already_fused", _AITER, "RMS norm (+ add, + quantise)",
     ),
     Row(
         "norm", "aiter::*rmsnorm aiter::*rms_norm aiter::*layernorm aiter::*layer_norm",
@@ -146,7 +146,7 @@ SERVING = (
     Row(
         "gemm", "aiter::fmoe aiter::*fmoe aiter::*moe_stage aiter::*moe_gemm",
         "_ZN5aiter44fmoe_bf16_blockscaleBf16_g1u1_ps_silu_32x128E", "ROCm/aiter pull request 2690", _AITER,
-        "matrix products of the experts + activation",
+        "GEMMs of the experts + activation",
     ),
     Row(
         "gemm", "aiter::*gemm",
@@ -189,12 +189,12 @@ SERVING = (
     Row(
         "gemm", "^_matmul_ogs_*swiglu ^_p_matmul_ogs_*swiglu ^_matmul_ogs_*_silu",
         "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu", "trace vllm_decode_graph_replay", _TK,
-        "dequantise + gather + matrix product + SwiGLU",
+        "gather + dequantise + GEMM + SwiGLU",
     ),
     Row(
         "gemm", "^_matmul_ogs ^_p_matmul_ogs",
         "_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", "trace vllm_decode_graph_replay", _TK,
-        "dequantise + matrix product",
+        "dequantise + GEMM",
     ),
     Row(
         "gather", "^_combined_routing ^_routing_ ^_expt_data",

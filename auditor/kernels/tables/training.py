@@ -92,7 +92,7 @@ TRAINING = (
             "Kernel_traits<int>>(int)"
         ),
         "NVIDIA/TransformerEngine transformer_engine/common/normalization/rmsnorm",
-        _TE, "norm, quantised where asked for",
+        _TE, "norm (+ quantise)",
     ),
     Row(
         "norm",
@@ -149,7 +149,7 @@ TRAINING = (
             "namespace)::TensorListMetadata<2>, at::native::(anonymous "
             "namespace)::BinaryOpListAlphaFunctor<c10::BFloat16, 2, 2, 0>>(int)"
         ),
-        "trace mi300x_resnet_ddp_training", "PyTorch", "one op over many tensors",
+        "trace mi300x_resnet_ddp_training", "PyTorch",
     ),
     Row(
         "optimizer", "kOptimizer kPreconditionOptimizer",

@@ -19,7 +19,7 @@ VENDOR = (
         """cudnn_generated_fort_native*convfwd*pointwise cudnn_generated_fort_native*matmul*pointwise
         cudnn_generated_fort_native*conv*bn""",
         "cudnn_generated_fort_native_sm80_convFwd_pointwise_pointwise_pointwise_kernel0_0",
-        "NVIDIA/cudnn-frontend, its runtime fusion engine", _CUDNN, "convolution or matrix product + epilogue",
+        "NVIDIA/cudnn-frontend, its runtime fusion engine", _CUDNN, "convolution or GEMM + epilogue",
     ),
     Row(
         "norm", "cudnn_generated_fort_native*norm cudnn*layernorm cudnn*rmsnorm",
@@ -109,12 +109,12 @@ VENDOR = (
     Row(
         "norm", "ck_tile::kentry<*rmsnorm2dfwd ck_tile::kentry<*layernorm2dfwd ck_tile::kentry<*add*rmsnorm2d",
         "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePassINS_27Rmsnorm2dFwdPipelineProblemI",
-        "trace vllm_decode_graph_replay", _CK, "norm, with its add and quantise where asked for",
+        "trace vllm_decode_graph_replay", _CK, "norm (+ add, + quantise)",
     ),
     Row(
         "gemm", "ck_tile::kentry<fusedmoe ck_tile::*fusedmoegemm ck_moe_stage ck::kernel_moe ck::*moe_gemm",
         "void ck_tile::kentry<1, ck_tile::FusedMoeGemmKernel<ck_tile::FusedMoeGemmPipeline_FlatmmUk>>(int)",
-        "ROCm/composable_kernel include/ck_tile/ops/fused_moe", _CK, "matrix products of the experts + activation",
+        "ROCm/composable_kernel include/ck_tile/ops/fused_moe", _CK, "GEMMs of the experts + activation",
     ),
     Row(
         "softmax", "ck_tile::kentry<topksoftmax ck::*softmax",
@@ -141,7 +141,7 @@ VENDOR = (
             "float, ck::tensor_operation::element_wise::AddFastGelu, (ck::InMemoryDataOperationEnum)0>>(int)"
         ),
         "ROCm/composable_kernel include/ck/tensor_operation/gpu/element/element_wise_operation.hpp", _CK,
-        "matrix product + epilogue",
+        "GEMM + epilogue",
     ),
     Row(
         "norm", "ck::*normalization ck::*batchnorm ck::*layernorm ck::*groupnorm",
@@ -177,6 +177,6 @@ VENDOR = (
             "gemm::GemmShape<128, 128, 32>>, cutlass::epilogue::threadblock::Epilogue<cutlass::epilogue::thread::"
             "LinearCombinationGELU<cutlass::half_t, 8>>>>(int)"
         ),
-        "NVIDIA/cutlass include/cutlass/epilogue/thread", "CUTLASS", "matrix product + epilogue",
+        "NVIDIA/cutlass include/cutlass/epilogue/thread", "CUTLASS", "GEMM + epilogue",
     ),
 )  # fmt: skip
