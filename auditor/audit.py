@@ -130,7 +130,7 @@ def audit_graph(
     config.check_selectors([(rule.id, rule.name) for rule in rules])
     selection = Selection(config, rules)
     claims = claim(graph, selection.chosen, keep=selection.keep, possible=leaves_fused_alone)
-    parts = assemble(graph, claims, rules, device)
+    parts = assemble(graph, claims, rules, device, by_name=run is not None and run.source == "trace")
     for finding in parts.findings:
         finding.severity = config.severity_of(finding.rule, finding.name, finding.severity)
     document = Document(

@@ -158,7 +158,9 @@ class SourceInfo(msgspec.Struct, kw_only=True):
 
 
 class Site(msgspec.Struct, kw_only=True):
-    """One place where a rule matched. ``ops`` are indices into the run's op table, in order."""
+    """One place where a rule matched. ``ops`` are indices into the run's op table, in order; none where only the names
+    of its kernels are known.
+    """
 
     ops: list[int]
     module: str = ""
@@ -194,7 +196,7 @@ class Finding(msgspec.Struct, kw_only=True):
     device_us: float = 0.0
     """Time of these kernels, now."""
     bytes_now: int = 0
-    """Bytes that these kernels read and write."""
+    """Bytes that these kernels read and write; 0 for sites that are known by kernel names only (no op, no shapes)."""
     bytes_fused: int = 0
     """Bytes that the fused kernels would."""
     saving: Saving = msgspec.field(default_factory=Saving)

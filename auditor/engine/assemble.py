@@ -18,6 +18,7 @@ from auditor.document import (
     Totals,
     TotalSaving,
 )  # fmt: skip
+from auditor.engine.by_name import findings_by_name, named_sites, told_of
 from auditor.engine.census import Census, census
 from auditor.engine.claims import Claims
 from auditor.engine.legality import Refusal, Region
@@ -56,8 +57,13 @@ class Assembled:
     census: Census
 
 
-def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Device) -> Assembled:
-    """Price every site, group sites to findings (likely saving first), and add everything up."""
+def assemble(
+    graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Device, *, by_name: bool = False
+) -> Assembled:
+    """Price every site, group sites to findings (likely saving first), and add everything up.
+
+    ``by_name``: look for more sites among the kernels that no op is known for.
+    """
     model = step_model(graph, device)
     groups: dict[tuple[object, ...], list[tuple[Candidate, Site]]] = defaultdict(list)
     for candidate in claims.sites:
@@ -65,6 +71,12 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
         cost = cost_of(candidate.region, candidate.rule.family, traffic=claims.traffic)
         groups[_group_key(candidate, home)].append((candidate, _site(candidate, home, estimate(cost, device), model)))
     findings = [_finding(graph, members, model) for members in groups.values()]
+    notes = [told] if (told := doubt(graph)) else []
+    if by_name:
+        linked = [(c, f) for members, f in zip(groups.values(), findings, strict=True) for c, _ in members]
+        named = findings_by_name(named_sites(graph, claims.sites), linked)
+        findings += named
+        notes += [told_of(named)] if named else []
     findings.sort(key=lambda f: (-f.saving.likely_us, -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
     counted = census(graph, rules)
     return Assembled(
@@ -72,7 +84,7 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
         findings=findings,
         refused=_refused(claims.refused),
         coverage=_coverage(graph),
-        notes=[told] if (told := doubt(graph)) else [],
+        notes=notes,
         census=counted,
     )
 
