@@ -6,7 +6,7 @@ from auditor.kernels.row import Row
 
 COMMUNICATION = (
     Row(
-        "collective", "^ncclkernel ^nccldevkernel ^ncclsymdevkernel ^rcclgenerickernel ^mscclkernel",
+        "collective", "^ncclkernel ^nccldevkernel ^ncclsymdevkernel ^rcclgenerickernel ^mscclkernel oneccl",
         "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "trace mi300x_resnet_ddp_training", "NCCL / RCCL",
     ),
     Row(
