@@ -134,7 +134,7 @@ class LiveFusion(msgspec.Struct, kw_only=True):
     """Kernels that are fused as they are, so no finding has them."""
 
     library: str = ""
-    """Who made them: a library, a compiler (Inductor), ``fused_replacements``; empty: only a rule knows the name."""
+    """Who made them: a library, a compiler (Inductor), ``fused_replacements``; empty: the name does not tell."""
     what: str = ""
     """What each of them does in one kernel."""
     kernels: int = 0

@@ -18,7 +18,7 @@ REPLACEMENTS = "fused_replacements."
 
 
 class Fusion(NamedTuple):
-    """Where a fused kernel is from (empty: only a rule knows its name), and what it does in one."""
+    """Where a fused kernel is from (empty: its name does not tell), and what it does in one."""
 
     library: str
     what: str
@@ -29,21 +29,22 @@ class FusedNames:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         known = [(rule, "|".join(f"(?:{p})" for p in rule.already_fused)) for rule in rules if rule.already_fused]
-        self._live = [(rule.id, re.compile(pattern, re.IGNORECASE)) for rule, pattern in known]
+        self._live = [(rule, re.compile(pattern, re.IGNORECASE)) for rule, pattern in known]
         self.rule_of = cache(self._rule_of)
 
     def covers(self, kernel: str) -> bool:
         """Whether one of the rules knows ``kernel`` as the fusion that it looks for."""
-        return bool(self.rule_of(kernel[:MAX_READ]))
+        return self.rule_of(kernel[:MAX_READ]) is not None
 
-    def _rule_of(self, kernel: str) -> str:
-        return next((rule for rule, pattern in self._live if pattern.search(kernel)), "")
+    def _rule_of(self, kernel: str) -> Rule | None:
+        return next((rule for rule, pattern in self._live if pattern.search(kernel)), None)
 
     def fusion(self, op: str, kernel: str) -> Fusion | None:
         """What is fused in ``kernel``, launched by ``op`` (empty: not known); None for a kernel that is not."""
         found = made_fused(op, kernel)
         if found is None and (rule := self.rule_of(kernel[:MAX_READ])):
-            return Fusion("", f"what {rule} looks for")
+            what = rule.name.removeprefix("unfused-").removesuffix("-by-parts").replace("-", " ")
+            return Fusion("", f"{what} ({rule.id})")
         return found
 
 
@@ -52,7 +53,7 @@ def made_fused(op: str, kernel: str) -> Fusion | None:
     if op.startswith(REPLACEMENTS):
         return Fusion(REPLACEMENTS.removesuffix("."), op.removeprefix(REPLACEMENTS))
     known = known_as(op, kernel)
-    return Fusion(known.library or "a library", known.fuses) if known.fuses else None
+    return Fusion(known.library, known.fuses) if known.fuses else None
 
 
 def known_as(op: str, kernel: str) -> Known:

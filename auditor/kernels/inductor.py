@@ -25,7 +25,8 @@ from auditor.kernels.row import Known
 
 LIBRARY = "Inductor"
 
-_PREFIX = re.compile(r"(?:triton_([a-z]{3})|cpp)_fused(?=_)")
+_PREFIX = re.compile(r"(?:triton_([a-z]{3})|triton|cpp)_fused(?=_)")
+"""Without the three letters where it is of PyTorch 2.0."""
 _NUMBER = re.compile(r"_\d[0-9cde]*$")
 """The number, and what Triton 2.0 wrote behind it of the arguments (``0d1d2de``)."""
 _BARE = re.compile(r"triton_(poi|red|per|tem|for|spl)_|triton__?\d|cpp_fused_")

@@ -83,7 +83,7 @@ def test_live_fusions_tell_who_made_them_and_what_they_do() -> None:
         LiveFusion(
             library="fused_replacements", what="rms_norm", kernels=1, device_us=10.0, names=["rms_norm_forward"]
         ),
-        LiveFusion(what="what FUS501 looks for", kernels=1, device_us=10.0, names=["acme_qkv_proj_kernel"]),
+        LiveFusion(what="sibling gemms (FUS501)", kernels=1, device_us=10.0, names=["acme_qkv_proj_kernel"]),
         LiveFusion(
             library="Inductor", what="add + mul", kernels=1, device_us=10.0, names=["triton_poi_fused_add_mul_3"]
         ),

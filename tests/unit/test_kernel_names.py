@@ -65,6 +65,16 @@ def test_patterns_are_long_enough_to_be_looked_up_and_stand_once() -> None:
         ("MIOpenBatchNormBwdSpatialDX", "norm"),
         # A batch norm's letters in a list of a GEMM's parameters are none
         ("Cijk_Ailk_Bljk_BBS_BH_MT256x112x32_MI16x16x16x1_SN_1LDSB0_EPS1_ELFLRn20_EMLL0_GRPM0p30_GRVWn1", "gemm"),
+        ("turing_fp16_s1688cudnn_fp16_256x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", "gemm"),
+        ("Custom_Cijk_Alik_Bljk_HHS_BH_Bias_AS_SAV_UserArgs_MT256x256x64", "gemm"),
+        # Attention in CuTe's Python, and mangled
+        ("kernel_cutlass_kernel_flash_attncuteflash_fwdFlashAttentionForwardSm90_object_at__tensor", "attention"),
+        ("_ZN7cutlass13device_kernelIN5flash11enable_sm90INS1_16FlashAttnFwdSm90INS1_9MainloopE", "attention"),
+        ("_ZN4vllm25paged_attention_v2_kernelI14__hip_bfloat16Li128EEvPf", "attention"),
+        # Thrust names its algorithms in the template
+        ("void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__parallel_for::ParallelForAgent<int>>(int)",
+         "elementwise"),
+        ("void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__reduce::ReduceAgent<int>>(int)", "reduction"),
         # Collectives, transfers
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "collective"),
         ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", "collective"),
@@ -92,6 +102,7 @@ def test_names_are_read_as_what_they_are(name: str, family: str) -> None:
         ("triton_tem_fused_flex_attention_0", "attention", ("flex_attention",), "flex_attention"),
         ("triton_for_fused_1", "elementwise", (), "ops of a compiled graph"),
         ("triton_spl_fused_cumsum_0", "sort", ("cumsum",), "cumsum"),
+        ("triton_fused_add_mul_0", "elementwise", ("add", "mul"), "add + mul"),
         ("triton_poi_fused_add_mul_0d1d2de", "elementwise", ("add", "mul"), "add + mul"),
         ("triton__0d1d2d3de", "elementwise", (), "ops of a compiled graph"),
         ("cpp_fused_add_native_layer_norm_5", "elementwise", ("add", "native_layer_norm"), "add + native_layer_norm"),

@@ -23,7 +23,7 @@ ATTENTION = (
     Row(
         "attention",
         """flash::flash flash_fwd_ flash_bwd_ ^_flash_attn cutlass::device_kernel<flash:: cutlass::*kernel<flashattn
-        flash_attn_ flash_attention ^compute_attn_""",
+        flash_attn_ flash_attention flashattention ^compute_attn_""",
         (
             "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::"
             "CollectiveMainloopFwdSm90>>>(int)"
@@ -57,7 +57,7 @@ ATTENTION = (
         "kernel_unified_attention_2d", "trace vllm_decode_graph_replay", "vLLM", _FUSED,
     ),
     Row(
-        "attention", "^_fwd_kernel ^_fwd_grouped_kernel_stage ^_fwd_kernel_stage ^decode_attention ^_decode_att_",
+        "attention", "^_fwd_kernel$ ^_fwd_grouped_kernel_stage ^_fwd_kernel_stage ^decode_attention ^_decode_att_",
         "_fwd_grouped_kernel_stage1", "sgl-project/sglang python/sglang/srt/layers/attention/triton_ops", "SGLang",
         _FUSED,
     ),

@@ -117,8 +117,9 @@ NATIVE = (
     ),
     Row(
         "elementwise",
-        """rocprim::*trampoline_kernel<transform_config thrust::*for_each thrust::*transform thrust::*parallel_for
-        thrust::*fill thrust::*tabulate cub::*devicefor cub::*transform cub::*static_kernel""",
+        """rocprim::*trampoline_kernel<transform_config thrust::*for_each thrust::*transform
+        thrust::*_kernel_agent<parallel_for thrust::*parallel_for thrust::*fill thrust::*tabulate cub::*devicefor
+        cub::*transform cub::*static_kernel""",
         (
             "void rocprim::ROCPRIM_400400_NS::detail::trampoline_kernel<rocprim::ROCPRIM_400400_NS::default_config, "
             "rocprim::ROCPRIM_400400_NS::detail::transform_config_selector<unsigned long, true>>(int)"
@@ -127,7 +128,8 @@ NATIVE = (
     ),
     Row(
         "reduction",
-        """rocprim::*trampoline_kernel<reduce_config cub::*devicereduce cub::*devicesegmentedreduce thrust::*reduce""",
+        """rocprim::*trampoline_kernel<reduce_config cub::*devicereduce cub::*devicesegmentedreduce
+        thrust::*_kernel_agent<reduce thrust::*reduce""",
         (
             "void rocprim::ROCPRIM_400400_NS::detail::trampoline_kernel<rocprim::ROCPRIM_400400_NS::default_config, "
             "rocprim::ROCPRIM_400400_NS::detail::reduce_config_selector<bool>>(int)"
@@ -136,7 +138,8 @@ NATIVE = (
     ),
     Row(
         "sort",
-        """rocprim::*trampoline_kernel<scan_config rocprim::*trampoline_kernel<partition
+        """thrust::*_kernel_agent<scan thrust::*_kernel_agent<unique thrust::*_kernel_agent<merge
+        rocprim::*trampoline_kernel<scan_config rocprim::*trampoline_kernel<partition
         rocprim::*trampoline_kernel<sort rocprim::*trampoline_kernel<select rocprim::*trampoline_kernel<by_key
         rocprim::*lookback_scan rocprim::*radix_sort rocprim::*merge_sort""",
         (

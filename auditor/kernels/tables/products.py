@@ -8,7 +8,7 @@ _CUBLAS, _CUDNN = "cuBLAS", "cuDNN"
 
 BY_SCHEME = (
     Row(
-        "gemm", "^cijk_",
+        "gemm", "cijk_",
         (
             "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x192x64_MI16x16x1_SN_LDSB1_AFC1_AG0_AFEM1_AFEM1_ASEM1_"
             "CLR1"
@@ -40,10 +40,11 @@ PRODUCTS = (
     ),
     Row(
         "gemm",
-        """scudnn hcudnn cudnn_infer cudnn_train cask_cudnn cudnn::cnn:: cudnn::gemm dgrad_engine wgrad_alg dgrad_alg
-        dgrad2d wgrad2d dgrad_ wgrad_ fprop implicit_convolve explicit_convolve convolve_ winograd computeoffsets
-        computeboffsets computewgrad precomputed_convolve conv2d_grouped_direct depthwise_ conv2d_c1_k1 dgrad_2d
-        first_layer_ kern_precompute flip_filter cudnn*winograd cudnn::*convolve im2col4d reduce_wgrad""",
+        """scudnn hcudnn 884cudnn 1688cudnn 16816cudnn cudnn_infer cudnn_train cask_cudnn cudnn::cnn:: cudnn::gemm
+        dgrad_engine wgrad_alg dgrad_alg dgrad2d wgrad2d dgrad_ wgrad_ fprop implicit_convolve explicit_convolve
+        convolve_ winograd computeoffsets computeboffsets computewgrad precomputed_convolve conv2d_grouped_direct
+        depthwise_ conv2d_c1_k1 dgrad_2d first_layer_ kern_precompute flip_filter cudnn*winograd cudnn::*convolve
+        im2col4d reduce_wgrad""",
         "volta_scudnn_128x64_relu_interior_nn_v1", "trace torch1.8_resnet50_old_era", _CUDNN,
     ),
     Row(

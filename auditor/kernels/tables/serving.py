@@ -45,7 +45,7 @@ SERVING = (
     ),
     Row(
         "elementwise",
-        """vllm::act_and_mul vllm::swigluoai_and_mul vllm::fatrelu_and_mul vllm::act_and_mul_kernel_with_param""",
+        "vllm::act_and_mul vllm::swigluoai_and_mul vllm::fatrelu_and_mul vllm::act_and_mul_kernel_with_param",
         "void vllm::act_and_mul_kernel<c10::BFloat16, &vllm::silu_kernel<c10::BFloat16>, (bool)1>(c10::BFloat16*)",
         "vllm-project/vllm csrc/activation_kernels.cu", _VLLM, _GATED,
     ),
@@ -79,6 +79,11 @@ SERVING = (
         "void vllm::moe::moe_sum_kernel<c10::BFloat16, 2>(c10::BFloat16*, c10::BFloat16 const*, int)",
         "vllm-project/vllm csrc/moe/moe_align_sum_kernels.cu", _VLLM, "",
     ),
+    Row(
+        "gemm", "wvsplitk llgemm1 ^llmm1",
+        "void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(int, int, __hip_bfloat16 const*)",
+        "vllm-project/vllm csrc/rocm/skinny_gemms.cu", _VLLM, "",
+    ),
     # SGLang
     Row(
         "elementwise", "sgl_hip::activation:: sglang::*act_and_mul",
@@ -97,6 +102,14 @@ SERVING = (
         "gather",
         """create_flashinfer_kv_indices compute_position_kernel resolve_future_token_ids write_req_to_token_pool""",
         "create_flashinfer_kv_indices_triton", "trace mi300x_sglang_qwen3-8b_already_fused", _SGL, "",
+    ),
+    Row(
+        "elementwise", "^fused_gdn_gating",
+        "fused_gdn_gating_kernel", "sgl-project/sglang pull request 22353", _SGL, "gates of linear attention",
+    ),
+    Row(
+        "gather", "^_fwd_kernel_ep_",
+        "_fwd_kernel_ep_scatter_1", "sgl-project/sglang python/sglang/srt/layers/moe/ep_moe/kernels.py", _SGL, "",
     ),
     # FlashInfer
     Row(
@@ -175,7 +188,7 @@ SERVING = (
     # TensorRT-LLM
     Row(
         "norm",
-        """tensorrt_llm::*rmsnorm tensorrt_llm::*layernorm fusedaddrmsnormquant generalrmsnorm generallayernorm""",
+        "tensorrt_llm::*rmsnorm tensorrt_llm::*layernorm fusedaddrmsnormquant generalrmsnorm generallayernorm",
         "void tensorrt_llm::kernels::generalRmsNorm<__nv_bfloat16, __nv_fp8_e4m3, false>(__nv_bfloat16 const*)",
         "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/rmsnormKernels.cu", "TensorRT-LLM", "norm + quantise",
     ),
@@ -184,6 +197,17 @@ SERVING = (
         "void tensorrt_llm::kernels::applyBiasRopeUpdateKVCacheV2<__nv_bfloat16, __nv_bfloat16, 256, 128>(int)",
         "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/unfusedAttentionKernels", "TensorRT-LLM",
         "bias + rotary embedding + write of the KV cache",
+    ),
+    Row(
+        "gather", "finalizemoerouting expandinputrows",
+        "void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel<__nv_bfloat16, __nv_bfloat16>(int)",
+        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/cutlass_kernels/moe_gemm/moe_kernels.cu", "TensorRT-LLM",
+        "scatter + sum over the experts",
+    ),
+    Row(
+        "gemm", "^bmm_*swiglu ^bmm_*_silu",
+        "bmm_E4m3_E4m3E4m3_Fp32_t128x8x512u2_s6_et64x8_m64x8x32_cga1x1x1_16dp256b_TN_transOut_swiGlu_dynBatch_sm100f",
+        "flashinfer-ai/flashinfer, cubins of trtllm-gen", "TensorRT-LLM", "GEMM + SwiGLU",
     ),
     # OpenAI's triton_kernels, by which vLLM runs gpt-oss
     Row(

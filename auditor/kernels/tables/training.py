@@ -58,7 +58,7 @@ TRAINING = (
     ),
     Row(
         "elementwise",
-        """^_rope_embedding ^_fg_kernel ^_dwf_dw_dfg_kernel ^_exact_forward_kernel ^_approx_forward_kernel""",
+        "^_rope_embedding ^_fg_kernel ^_dwf_dw_dfg_kernel ^_exact_forward_kernel ^_approx_forward_kernel",
         "_rope_embedding", "unslothai/unsloth unsloth/kernels/rope_embedding.py", _UNSLOTH,
         "rotary embedding or gated activation",
     ),
@@ -70,6 +70,11 @@ TRAINING = (
         "unslothai/unsloth unsloth/kernels/cross_entropy_loss.py", _UNSLOTH, "cross entropy",
     ),
     # apex, Megatron, Transformer Engine
+    Row(
+        "softmax", "softmaxxentropy",
+        "void cunn_SoftMaxXEntropyForward<4, c10::BFloat16, float, c10::BFloat16, float>(float*, c10::BFloat16*)",
+        "NVIDIA/apex apex/contrib/csrc/xentropy/xentropy_kernel.cu", _APEX, "softmax + cross entropy",
+    ),
     Row(
         "norm",
         """^cuapplylayernorm ^cuapplyrmsnorm ^cucomputegradinput ^cucomputepartgradgammabeta ^cucomputegradgammabeta""",
@@ -160,7 +165,7 @@ TRAINING = (
     Row(
         "attention",
         """^chunk_*gated_delta ^fused_recurrent ^chunk_fwd_kernel_o ^chunk_gla ^chunk_kda ^recompute_w_u_fwd
-        ^chunk_scaled_dot_kkt ^fused_sigmoid_gating_delta_rule""",
+        ^chunk_local_cumsum ^chunk_scaled_dot_kkt ^fused_sigmoid_gating_delta_rule""",
         "fused_recurrent_gated_delta_rule_fwd_kernel",
         "fla-org/flash-linear-attention fla/ops", "flash-linear-attention",
         "linear attention",
