@@ -35,7 +35,7 @@ _BARE = re.compile(r"triton_(poi|red|per|tem|for|spl)_|triton__?\d|cpp_fused_")
 _WORDS = 8
 """Words of the longest op's name, ``_scaled_dot_product_flash_attention_for_cpu`` with its leading empty one."""
 
-_TOLD = 6
+_TOLD = 4
 """Ops that ``fuses`` names; the rest are counted."""
 
 _VIEWS = frozenset(
