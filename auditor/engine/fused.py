@@ -71,8 +71,10 @@ def _of_op(op: str) -> Known:
 
 def leaves_fused_alone(candidate: Candidate) -> bool:
     """Whether no kernel of a site is fused as it is: those are never part of a finding."""
-    return not any(_is_fused(op) for op in candidate.region.ops)
+    return not any(fusion_of(op) for op in candidate.region.ops)
 
 
-def _is_fused(op: Op) -> bool:
-    return any(made_fused(op.name, kernel.name) for kernel in op.kernels if not kernel.is_transfer)
+def fusion_of(op: Op) -> Fusion | None:
+    """What is fused in a kernel that ``op`` launched, by its name; None where none is."""
+    found = (made_fused(op.name, kernel.name) for kernel in op.kernels if not kernel.is_transfer)
+    return next((fusion for fusion in found if fusion is not None), None)
