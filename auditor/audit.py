@@ -10,6 +10,7 @@ from auditor.devices.describe import Device
 from auditor.document import Document, Finding, Overhead, Run
 from auditor.engine.assemble import assemble
 from auditor.engine.claims import claim
+from auditor.engine.fused import leaves_fused_alone
 from auditor.engine.per_step import per_step
 from auditor.engine.rules import Rule
 from auditor.graph.garbage import collection_paused
@@ -129,8 +130,8 @@ def audit_graph(
     config = config or Config()
     config.check_selectors([(rule.id, rule.name) for rule in rules])
     selection = Selection(config, rules)
-    claims = claim(graph, selection.chosen, keep=selection.keep)
-    parts = assemble(graph, claims, rules, device)
+    claims = claim(graph, selection.chosen, keep=selection.keep, possible=leaves_fused_alone)
+    parts = assemble(graph, claims, rules, device, by_name=run is not None and run.source == "trace")
     for finding in parts.findings:
         finding.severity = config.severity_of(finding.rule, finding.name, finding.severity)
     document = Document(
@@ -142,6 +143,9 @@ def audit_graph(
         findings=parts.findings,
         refused=parts.refused,
         suppressed=selection.report(),
+        families=parts.census.families,
+        live=parts.census.live,
+        unplaced=parts.census.unplaced,
     )
     document.run.select, document.run.ignore = list(config.select), list(config.ignore)
     document.run.notes.extend(n for n in (*graph.coverage.notes, *parts.notes) if n not in document.run.notes)

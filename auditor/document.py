@@ -99,13 +99,14 @@ class Totals(msgspec.Struct, kw_only=True):
     kernels: int = 0
     """Kernels in all, transfers left out."""
     memory_bound_kernels: int = 0
-    """All but GEMMs, convolutions and attention."""
+    """All but GEMMs, convolutions, attention and collectives: by op, and where that says nothing by name; kernels
+    that neither tells of are not counted."""
     unfused_kernels: int = 0
     """Kernels in findings."""
     avoidable_kernels: int = 0
     """Those that fusing every finding would do away with."""
     already_fused_kernels: int = 0
-    """Kernels that are fused ones, by their name or as ops of our replacements."""
+    """Kernels that are fused ones, by their name or as ops of our replacements; ``Document.live`` has them."""
     device_us: float = 0.0
     """Sum of the kernels' times."""
     step_us: float = 0.0
@@ -160,6 +161,37 @@ class Steps(msgspec.Struct, kw_only=True):
     """What belongs to none of them, such as kernels launched before the window."""
 
 
+class FamilyTotal(msgspec.Struct, kw_only=True):
+    """The kernels of one family, by their names; by their ops where a name says nothing."""
+
+    family: str
+    """gemm (convolutions too), attention, elementwise, reduction, norm, softmax, copy, gather, sort, random,
+    optimizer, collective, memcpy, memset; ``other``: nothing is known of them."""
+    kernels: int = 0
+    device_us: float = 0.0
+
+
+class LiveFusion(msgspec.Struct, kw_only=True):
+    """Kernels that are fused as they are, so no finding has them."""
+
+    library: str = ""
+    """Who made them: a library, a compiler (Inductor), ``fused_replacements``; empty: the name does not tell."""
+    what: str = ""
+    """What each of them does in one kernel."""
+    kernels: int = 0
+    device_us: float = 0.0
+    names: list[str] = []
+    """Some of their names, each cut at 300 characters."""
+
+
+class Unplaced(msgspec.Struct, kw_only=True):
+    """Kernels of one name that is of no known family, and whose op is not known either."""
+
+    name: str
+    kernels: int = 0
+    device_us: float = 0.0
+
+
 class SourceInfo(msgspec.Struct, kw_only=True):
     file: str = ""
     line: int = 0
@@ -167,7 +199,9 @@ class SourceInfo(msgspec.Struct, kw_only=True):
 
 
 class Site(msgspec.Struct, kw_only=True):
-    """One place where a rule matched. ``ops`` are indices into the run's op table, in order."""
+    """One place where a rule matched. ``ops`` are indices into the run's op table, in order; none where only the names
+    of its kernels are known.
+    """
 
     ops: list[int]
     module: str = ""
@@ -205,7 +239,7 @@ class Finding(msgspec.Struct, kw_only=True):
     device_us: float = 0.0
     """Time of these kernels, now."""
     bytes_now: int = 0
-    """Bytes that these kernels read and write."""
+    """Bytes that these kernels read and write; 0 for sites that are known by kernel names only (no op, no shapes)."""
     bytes_fused: int = 0
     """Bytes that the fused kernels would."""
     saving: Saving = msgspec.field(default_factory=Saving)
@@ -302,3 +336,9 @@ class Document(msgspec.Struct, kw_only=True):
     """Every process of the job, in order; empty where there was one."""
     steps: Steps | None = None
     """Of a trace in which steps could be told; the totals are over the whole file."""
+    families: list[FamilyTotal] = []
+    """Every kernel by its family, transfers left out."""
+    live: list[LiveFusion] = []
+    """Fusions that are live here, the longest time first."""
+    unplaced: list[Unplaced] = []
+    """Of the family ``other``: up to 50 names, the longest time first."""

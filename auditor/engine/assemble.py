@@ -18,8 +18,9 @@ from auditor.document import (
     Totals,
     TotalSaving,
 )  # fmt: skip
+from auditor.engine.by_name import findings_by_name, named_sites, told_of
+from auditor.engine.census import Census, census
 from auditor.engine.claims import Claims
-from auditor.engine.fused import fused_kernels
 from auditor.engine.legality import Refusal, Region
 from auditor.engine.propose import Candidate
 from auditor.engine.rules import Rule
@@ -34,8 +35,8 @@ from auditor.engine.savings import (
     step_saving,
 )
 from auditor.engine.step_time import doubt
-from auditor.graph.model import Kernel, Op, OpGraph, Source
-from auditor.graph.ops import base_name, is_collective, is_memory_bound
+from auditor.graph.model import Op, OpGraph, Source
+from auditor.graph.ops import base_name
 from auditor.graph.peak import peak_bytes
 from auditor.graph.ssa import print_graph
 from auditor.graph.traffic import Traffic, traffic_of
@@ -53,10 +54,16 @@ class Assembled:
     refused: list[Refused]
     coverage: CoverageInfo
     notes: list[str]
+    census: Census
 
 
-def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Device) -> Assembled:
-    """Price every site, group sites to findings (likely saving first), and add everything up."""
+def assemble(
+    graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Device, *, by_name: bool = False
+) -> Assembled:
+    """Price every site, group sites to findings (likely saving first), and add everything up.
+
+    ``by_name``: look for more sites among the kernels that no op is known for.
+    """
     model = step_model(graph, device)
     groups: dict[tuple[object, ...], list[tuple[Candidate, Site]]] = defaultdict(list)
     for candidate in claims.sites:
@@ -64,13 +71,21 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
         cost = cost_of(candidate.region, candidate.rule.family, traffic=claims.traffic)
         groups[_group_key(candidate, home)].append((candidate, _site(candidate, home, estimate(cost, device), model)))
     findings = [_finding(graph, members, model) for members in groups.values()]
+    notes = [told] if (told := doubt(graph)) else []
+    if by_name:
+        linked = [(c, f) for members, f in zip(groups.values(), findings, strict=True) for c, _ in members]
+        named = findings_by_name(named_sites(graph, claims.sites), linked)
+        findings += named
+        notes += [told_of(named)] if named else []
     findings.sort(key=lambda f: (-f.saving.likely_us, -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
+    counted = census(graph, rules)
     return Assembled(
-        totals=_totals(graph, findings, rules, model, claims.traffic),
+        totals=_totals(graph, findings, counted, model, claims.traffic),
         findings=findings,
         refused=_refused(claims.refused),
         coverage=_coverage(graph),
-        notes=[told] if (told := doubt(graph)) else [],
+        notes=notes,
+        census=counted,
     )
 
 
@@ -228,11 +243,9 @@ def _fingerprint(rule: Rule, candidate: Candidate, home: Op) -> str:
 
 
 def _totals(
-    graph: OpGraph, findings: list[Finding], rules: Sequence[Rule], model: StepModel, traffic: Callable[[Op], Traffic]
+    graph: OpGraph, findings: list[Finding], counted: Census, model: StepModel, traffic: Callable[[Op], Traffic]
 ) -> Totals:
     ops = [op for op in graph.ops if op.kernels]
-    collectives = _collectives(graph)
-    bound = [op for op in ops if is_memory_bound(op.name)]
     unfused = sum(f.kernels for f in findings)
     in_findings = sum(f.device_us for f in findings)
     device_us = sum(op.dur_us for op in ops) + sum(k.dur_us for k in graph.unlinked)
@@ -240,18 +253,18 @@ def _totals(
     avoidable = unfused - sum(f.kernels_after for f in findings)
     return Totals(
         kernels=graph.kernels,
-        memory_bound_kernels=sum(op.launches for op in bound),
+        memory_bound_kernels=counted.memory_bound,
         unfused_kernels=unfused,
         avoidable_kernels=avoidable,
-        already_fused_kernels=fused_kernels(graph, rules),
+        already_fused_kernels=counted.fused,
         device_us=device_us,
         step_us=model.step_us,
-        memory_bound_us=sum(op.dur_us for op in bound),
+        memory_bound_us=counted.memory_bound_us,
         idle_us=max(model.step_us - model.busy_us, 0.0),
         bytes=sum(traffic(op).total for op in ops),
         peak_bytes=peak_bytes(graph),
-        collective_kernels=len(collectives),
-        collective_us=sum(kernel.dur_us for kernel in collectives),
+        collective_kernels=counted.collectives,
+        collective_us=counted.collective_us,
         saving=TotalSaving(
             ideal_us=sum(f.saving.ideal_us for f in findings),
             likely_us=likely,
@@ -260,12 +273,6 @@ def _totals(
             amdahl_cap=amdahl_cap(model.step_us, step_saving(in_findings, unfused, model)),
         ),
     )
-
-
-def _collectives(graph: OpGraph) -> list[Kernel]:
-    owned = ((op.name, kernel) for op in graph.ops for kernel in op.kernels)
-    found = [kernel for name, kernel in owned if is_collective(name, kernel.name) and not kernel.is_transfer]
-    return found + [kernel for kernel in graph.unlinked if is_collective("", kernel.name)]
 
 
 def _refused(refused: list[tuple[Rule, Refusal]]) -> list[Refused]:

@@ -9,9 +9,9 @@ from math import isfinite
 from statistics import median, median_low
 
 from auditor.document import Finding, Site, StepFigures, Steps
+from auditor.engine.census import is_bound
 from auditor.engine.step_time import union_us
 from auditor.graph.model import Kernel, Op, OpGraph, StepSpan
-from auditor.graph.ops import is_memory_bound
 from auditor.graph.traffic import Traffic
 
 _COUNTS = ("kernels", "memory_bound_kernels", "unfused_kernels", "avoidable_kernels", "bytes")
@@ -27,11 +27,11 @@ def per_step(graph: OpGraph, findings: Sequence[Finding], traffic: Callable[[Op]
     of_op = steps_of_ops(graph)
     for op, step in zip(graph.ops, of_op, strict=True):
         if op.kernels:
-            held[step].take(op, traffic(op).total)
+            held[step].take(op.name, op.kernels, traffic(op).total)
     for kernel, step in zip(graph.unlinked, steps_of_unlinked(graph), strict=True):
-        held[step].kernels.append(kernel)
+        held[step].take("", (kernel,), 0)
     for site in (site for finding in findings for site in finding.places):
-        site.step = of_op[site.ops[0]]
+        site.step = of_op[site.ops[0]] if site.ops else -1
         held[site.step].sites.append(site)
     each = [_figures(span.name, span.complete, h) for span, h in zip(spans, held, strict=False)]
     _time(each, spans, held, serial=graph.device_kind == "cpu")
@@ -74,12 +74,14 @@ class _Held:
     bound_us: float = 0.0
     bytes: int = 0
 
-    def take(self, op: Op, moved: int) -> None:
-        self.kernels += op.kernels
+    def take(self, op: str, kernels: Sequence[Kernel], moved: int) -> None:
+        """``kernels`` that an op of this name launched (empty: not known), which moved so many bytes."""
+        self.kernels += kernels
         self.bytes += moved
-        if is_memory_bound(op.name):
-            self.bound += op.launches
-            self.bound_us += op.dur_us
+        for kernel in kernels:
+            if is_bound(op, kernel.name):
+                self.bound += not kernel.is_transfer
+                self.bound_us += kernel.dur_us
 
 
 def steps_of_unlinked(graph: OpGraph) -> list[int]:

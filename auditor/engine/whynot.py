@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from auditor.engine.claims import claim
+from auditor.engine.fused import Fusion, fusion_of, leaves_fused_alone
 from auditor.engine.legality import Refusal
 from auditor.engine.nearest import nearest
 from auditor.engine.propose import Candidate
@@ -68,7 +69,9 @@ class _Why:
         self.here = {op.index for op in ops}
         self.ignored = all(r.id != rule.id for r in chosen)
         self.left_out: list[tuple[Candidate, str]] = []
-        claims = claim(self.graph, chosen, keep=lambda site: self._keep(site, suppressed(site)))
+        claims = claim(
+            self.graph, chosen, keep=lambda site: self._keep(site, suppressed(site)), possible=leaves_fused_alone
+        )
         self.sites = claims.sites
         self.refused = [r for owner, r in claims.refused if owner.id == rule.id]
 
@@ -106,6 +109,9 @@ class _Why:
         return [_refused(r) for r in refusals if self.here & {op.index for op in (r.at, *r.ops)}]
 
     def _lost(self, site: Candidate) -> str:
+        live = next((op for op in site.region.ops if fusion_of(op) is not None), None)
+        if live is not None:
+            return f"matched, but {live.name} (op {live.index}) ran as a fused kernel already: {_told(fusion_of(live))}"
         members = _members(site)
         taken = [(s, "") for s in self.sites] + [(s, f", suppressed: {reason}") for s, reason in self.left_out]
         winner, note = next(((s, note) for s, note in taken if _members(s) & members), (None, ""))
@@ -121,6 +127,10 @@ class _Why:
         if winner.rule.id in self.rule.yields_to:
             return f"{self.rule.id} leaves such kernels to {winner.rule.id}"
         return f"it saves {winner.bytes_saved:,} bytes there, this {site.bytes_saved:,}"
+
+
+def _told(fusion: Fusion | None) -> str:
+    return ": ".join(part for part in fusion if part) if fusion is not None else ""
 
 
 def ops_at(graph: OpGraph, at: str) -> list[Op]:

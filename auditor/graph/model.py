@@ -43,6 +43,11 @@ class Source:
         return f"{self.file}:{self.line}"
 
 
+def is_transfer(kernel: str) -> bool:
+    """Whether a kernel's name is a profiler's for a copy or fill by the copy engine."""
+    return kernel.startswith(("Memcpy", "Memset"))
+
+
 @dataclass(slots=True)
 class Kernel:
     """One launch on a device, or one dispatched op of a CPU-only run. Times in microseconds."""
@@ -58,7 +63,7 @@ class Kernel:
     @property
     def is_transfer(self) -> bool:
         """A copy or fill by the copy engine: kept because it may be a sync, not counted as a kernel."""
-        return self.name.startswith(("Memcpy", "Memset"))
+        return is_transfer(self.name)
 
 
 class HostCall(NamedTuple):

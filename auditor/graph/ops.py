@@ -195,8 +195,3 @@ def is_memory_bound(name: str) -> bool:
     """Bound by the bytes it moves (or by its launch): all but GEMMs, convolutions, attention and collectives."""
     kind = kind_of(name)
     return kind not in COMPUTE_BOUND and kind != "collective"
-
-
-def is_collective(op: str, kernel: str = "") -> bool:
-    """Whether an op, or the kernel of a name such as ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, talks to others."""
-    return kind_of(op) == "collective" or kernel.startswith("nccl")  # RCCL's kernels are called so, too

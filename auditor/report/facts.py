@@ -11,7 +11,7 @@ from pathlib import Path
 
 from auditor.document import Document, Finding, Refused, Run, SourceInfo
 from auditor.report import steps
-from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, size, speedup
+from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, speedup, traffic
 
 EDGES = {
     "observed": "observed in the execution trace (tensor ids)",
@@ -19,6 +19,9 @@ EDGES = {
     "simulated": "simulated on fake tensors, nothing was timed",
     "inferred": "inferred from shapes and order only: check the drawing before you act on it",
 }
+
+
+_BY_NAME = "inferred from kernel names: in the order of linked sites of the same rule, their ops were not recorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,18 @@ def edges(provenance: str) -> str:
     return EDGES.get(provenance, "of unknown origin")
 
 
+def by_name(finding: Finding) -> bool:
+    """Whether its sites are known by the names of their kernels only: no op of theirs was recorded."""
+    return finding.provenance == "inferred" and not finding.bytes_now and not any(p.ops for p in finding.places)
+
+
 def legality(finding: Finding) -> list[str]:
     """What the engine checked before it took the ops of a site for one kernel, a sentence each."""
+    if by_name(finding):
+        return [
+            "Its kernels were launched before the window, or replayed from a graph: no op of theirs was recorded.",
+            "Their names stand in the order of linked sites of the same rule, and nowhere else among linked kernels.",
+        ]
     return [
         f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread.",
         "No op in between writes in place to anything that it reads, and no path leaves it and comes back.",
@@ -138,13 +151,13 @@ def particulars(document: Document, finding: Finding) -> list[Fact]:
     lines = [
         Fact("kernels", _kernels_of(finding)),
         Fact("per step", steps.of_finding(document, finding)),
-        Fact("memory", f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}{_less(finding)}"),
+        Fact("memory", f"{traffic(finding.bytes_now, finding.bytes_fused)}{_less(finding)}"),
         Fact("device", _device_of(finding)),
         Fact("step", _step_of(document, finding)),
         Fact("replacement", safe(finding.replacement), True)
         if finding.replacement
         else Fact("replacement", "the rule names none yet"),
-        Fact("edges", edges(finding.provenance)),
+        Fact("edges", _BY_NAME if by_name(finding) else edges(finding.provenance)),
         Fact("phase", " · ".join(safe(p) for p in (finding.phase, finding.dtype) if p), literal=True),
         Fact("variant", ", ".join(f"{safe(k)}={safe(v)}" for k, v in sorted(finding.variant.items())), literal=True),
         Fact("ops", some([safe(op) for op in finding.ops], 12), literal=True),
@@ -175,6 +188,8 @@ def _less(finding: Finding) -> str:
 def _device_of(finding: Finding) -> str:
     if not finding.device_us:
         return "not timed"
+    if by_name(finding):
+        return f"{duration(finding.device_us)} now; without shapes nobody knows what it saves"
     saving = finding.saving
     saved = f"{duration(saving.likely_us)} likely, {duration(saving.ideal_us)} ideal"
     return f"{duration(finding.device_us)} now, saves {saved}"
@@ -182,7 +197,7 @@ def _device_of(finding: Finding) -> str:
 
 def _step_of(document: Document, finding: Finding) -> str:
     step = document.totals.step_us
-    if ratio(finding.saving.step_us, step) is None:
+    if by_name(finding) or ratio(finding.saving.step_us, step) is None:
         return ""
     if not finding.saving.step_us:
         return f"saves nothing of {duration(step)}: the step does not wait for these kernels"

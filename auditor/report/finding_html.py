@@ -6,7 +6,7 @@ from auditor.document import Document, Finding, Site
 from auditor.graph.model import OpGraph
 from auditor.report import facts, svg
 from auditor.report.draw import draw
-from auditor.report.format import count, duration, percent, plural, ratio, size
+from auditor.report.format import count, duration, percent, plural, ratio, size, traffic
 from auditor.report.markup import cells, code, details, fact_list, lines, scroll, table
 from auditor.report.subgraph import MOST_OPS, after, before
 from auditor.report.svg import escape
@@ -32,7 +32,7 @@ def _row(finding: Finding, index: int) -> str:
         code(facts.place(finding.source) or finding.module_class),
         count(finding.sites),
         f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+        traffic(finding.bytes_now, finding.bytes_fused),
         duration(finding.device_us) if finding.device_us else "not timed",
         duration(finding.saving.likely_us) + _meter(finding),
         numbers=_NUMBERS,
@@ -121,7 +121,7 @@ def _place(site: Site) -> str:
     return cells(
         code(site.module or facts.place(site.source)),
         f"{count(site.kernels)} → {count(site.kernels_after)}",
-        f"{size(site.bytes_now)} → {size(site.bytes_fused)}",
+        traffic(site.bytes_now, site.bytes_fused),
         duration(site.device_us),
         duration(site.saving.likely_us),
         numbers={1, 2, 3, 4},

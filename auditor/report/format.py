@@ -22,6 +22,11 @@ def size(nbytes: float) -> str:
     return _scaled(nbytes, _SIZE, _SIZE[-1])
 
 
+def traffic(now: int, fused: int) -> str:
+    """``84.0 MB → 32.5 MB``; :data:`UNKNOWN` where there are no shapes to tell either."""
+    return f"{size(now)} → {size(fused)}" if now or fused else UNKNOWN
+
+
 def count(n: int) -> str:
     """An integer with thousands separated: ``12,436``."""
     return f"{n:,}"

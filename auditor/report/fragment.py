@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.document import Document, Finding
 from auditor.report import facts, headline
-from auditor.report.format import count, duration, plural, share, size
+from auditor.report.format import count, duration, plural, share, size, traffic
 from auditor.report.svg import escape
 
 _ROWS = 10
@@ -49,7 +49,7 @@ def _row(finding: Finding) -> str:
     numbers = (
         count(finding.sites),
         f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+        traffic(finding.bytes_now, finding.bytes_fused),
         duration(finding.saving.likely_us),
     )
     left = "".join(f'<td style="{_TEXT}">{escape(text)}</td>' for text in texts)

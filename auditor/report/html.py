@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from auditor.document import Document
 from auditor.graph.model import OpGraph
-from auditor.report import facts, headline, page, ranks, steps, waterfall
+from auditor.report import facts, headline, kernels, page, ranks, steps, waterfall
 from auditor.report.finding_html import findings_table, section
 from auditor.report.format import count, duration, percent, plural, ratio, share, size
 from auditor.report.markup import cells, code, details, fact_list, lines, note_list, scroll, table
 from auditor.report.svg import escape
 
+_KERNELS = 50
+"""Live fusions, and names of unknown kernels, in a table."""
 _DRAWN = 40
 """Findings that are drawn; a page of hundreds of drawings helps nobody."""
 
@@ -27,6 +29,7 @@ def render(document: Document, graph: OpGraph | None) -> str:
         _findings(document, graph),
         _refused(document),
         _suppressed(document),
+        _kernels(document),
         _about(document),
         _next(document),
     ]
@@ -120,6 +123,24 @@ def _suppressed(document: Document) -> str:
     ]
     grid = table("What was not reported, and why", ["rule", "modules", "reason", "sites"], rows, set())
     return f"<section><h2>Suppressed</h2>{grid}</section>"
+
+
+def _kernels(document: Document) -> str:
+    """Every kernel by family, the live fusions, and the kernels that nobody knows."""
+    if not document.families:
+        return ""
+    grids = [_grid("Every kernel by its name, or else its op", kernels.FAMILIES, kernels.family_rows(document), 1)]
+    if document.live:
+        title = f"{kernels.live_title(document).capitalize()}; no finding has these"
+        grids.append(_grid(title, kernels.LIVE, kernels.live_rows(document, _KERNELS), 2))
+    if document.unplaced:
+        grids.append(_grid(kernels.other_title(document), kernels.OTHER, kernels.other_rows(document, _KERNELS), 1))
+    return f"<section><h2>What the kernels are</h2>{''.join(grids)}</section>"
+
+
+def _grid(caption: str, head: tuple[str, ...], rows: list[tuple[str, ...]], names: int) -> str:
+    numbers = set(range(names, len(head)))
+    return table(caption, head, [cells(*map(escape, row), numbers=numbers) for row in rows], numbers)
 
 
 def _about(document: Document) -> str:

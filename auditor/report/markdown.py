@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 
 from auditor.document import Document, Finding
-from auditor.report import facts, headline, ranks, steps
+from auditor.report import facts, headline, kernels, ranks, steps
 from auditor.report.facts import Fact
-from auditor.report.format import clip, count, duration, plural, safe, share, size
+from auditor.report.format import clip, count, duration, plural, safe, share, traffic
 from auditor.report.svg import escape
 
 _ROWS, _FOLDED = 40, 15
@@ -31,6 +31,8 @@ def render(document: Document) -> str:
         *([_findings(findings), *(_details(document, f) for f in findings[:_FOLDED])] if findings else []),
         _refused(document),
         _suppressed(document),
+        _kernels(kernels.live_title(document), kernels.LIVE, kernels.live_rows(document, _FOLDED), 2),
+        _kernels(kernels.other_title(document), kernels.OTHER, kernels.other_rows(document, _FOLDED), 1),
         "\n".join(f"> {code(note)}" for note in document.run.notes),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -114,7 +116,7 @@ def _row(finding: Finding) -> list[str]:
         code(facts.place(finding.source) or finding.module_class, table=True),
         count(finding.sites),
         f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+        traffic(finding.bytes_now, finding.bytes_fused),
         duration(finding.device_us) if finding.device_us else "not timed",
         duration(saving.likely_us),
         duration(saving.step_us),
@@ -150,6 +152,14 @@ def _suppressed(document: Document) -> str:
         else:
             lines.append(f"- the suppression of {what} suppresses nothing: remove it ({why})")
     return "\n".join(lines)
+
+
+def _kernels(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]], names: int) -> str:
+    """A folded table whose first ``names`` columns hold names from the run."""
+    if not title:
+        return ""
+    made = ([code(cell, table=True) if i < names else cell for i, cell in enumerate(row)] for row in rows)
+    return fold(escape(title), tabular(list(head), made, "l" * names + "r" * (len(head) - names)))
 
 
 def fold(summary: str, body: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from auditor.document import Document, Finding
-from auditor.report import facts, headline, ranks
+from auditor.report import facts, headline, kernels, ranks
 from auditor.report.excerpt import quote
 from auditor.report.facts import Fact
 from auditor.report.format import clip, plural, safe
@@ -13,6 +13,8 @@ from auditor.report.terminal import Palette, columns, fit, table, wrap
 
 _NARROWEST = 48
 _LABEL = 13
+_ROWS = 8
+"""Live fusions, and names of unknown kernels, that are shown."""
 _MARK = 14
 """Characters of a rule's id, and of a severity, that are shown: names come from documents that anyone may write."""
 
@@ -26,6 +28,8 @@ def render(document: Document, *, color: bool = False, width: int = 100) -> str:
         *([writer.finding(f) for f in facts.ranked(document)] or [writer.nothing()]),
         writer.refused(),
         writer.suppressed(),
+        writer.live(),
+        writer.other(),
         writer.notes(),
         writer.next(),
         writer.summary(),
@@ -115,6 +119,20 @@ class _Writer:
             else:
                 lines += self._item("warning", f"the suppression of {what} suppresses nothing: remove it{reason}")
         return lines
+
+    def live(self) -> list[str]:
+        return self._grid(kernels.live_title(self.document), kernels.LIVE, kernels.live_rows(self.document, _ROWS))
+
+    def other(self) -> list[str]:
+        return self._grid(kernels.other_title(self.document), kernels.OTHER, kernels.other_rows(self.document, _ROWS))
+
+    def _grid(self, title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+        """A title and a table under it, whose last two columns are numbers."""
+        if not title:
+            return []
+        grid = table([tuple(name.upper() for name in head), *rows], (len(head) - 2, len(head) - 1))
+        first, *others = [fit(f"  {row}", self.width) for row in grid]
+        return [self.paint("bold", fit(title, self.width)), self.paint("dim", first), *others]
 
     def notes(self) -> list[str]:
         return [line for note in self.document.run.notes for line in self._item("note", safe(note))]

@@ -129,6 +129,8 @@ def _memory_share(finding: Finding, graph: TimedOps | None) -> float | None:
     """The memory-bound part of a finding's time, 0 to 1; ``None`` where it mixes kinds and no op has a time."""
     if all(map(is_memory_bound, finding.ops)):
         return 1.0
+    if not any(map(is_memory_bound, finding.ops)):
+        return 0.0
     ops = _ops(finding, graph)
     return ratio(sum(op.dur_us for op in ops if is_memory_bound(op.name)), sum(op.dur_us for op in ops))
 

@@ -7,7 +7,19 @@ from typing import Any
 
 import msgspec
 
-from auditor.document import CoverageInfo, Document, Finding, Overhead, RankFinding, Site, StepFigures, Totals
+from auditor.document import (
+    CoverageInfo,
+    Document,
+    FamilyTotal,
+    Finding,
+    LiveFusion,
+    Overhead,
+    RankFinding,
+    Site,
+    StepFigures,
+    Totals,
+    Unplaced,
+)  # fmt: skip
 from auditor.errors import AuditError
 
 MOST = 2**63 - 1
@@ -28,6 +40,9 @@ _AMOUNTS = {
     Finding: ("sites", "kernels", "kernels_after", "device_us", "bytes_now", "bytes_fused"),
     RankFinding: ("sites", "kernels", "kernels_after", "bytes_now"),
     Site: ("kernels", "kernels_after", "device_us", "bytes_now", "bytes_fused"),
+    FamilyTotal: ("kernels", "device_us"),
+    LiveFusion: ("kernels", "device_us"),
+    Unplaced: ("kernels", "device_us"),
 }  # fmt: skip
 """Counts, sizes and times, which are never below 0; what is saved may be."""
 

@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from auditor.document import Document, Finding
 from auditor.report import facts
-from auditor.report.format import count, duration, percent, ratio, safe, share, size
+from auditor.report.format import count, duration, percent, ratio, safe, share, traffic
 from dashboard.components import badges, links
 from dashboard.components.tables import table
 from dashboard.data.severity import RuleSettings, rule_settings
@@ -29,7 +29,7 @@ def _row(document: Document, finding: Finding, settings: RuleSettings) -> list[A
         [html.Code(facts.place(finding.source) or "no source line"), html.Div(facts.owner(finding), className="dim")],
         count(finding.sites),
         f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+        traffic(finding.bytes_now, finding.bytes_fused),
         duration(finding.device_us) if finding.device_us else "not timed",
         [duration(finding.saving.likely_us), _meter(finding)],
         share(finding.saving.step_us, document.totals.step_us) if document.totals.step_us else "–",

@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from auditor.document import Document, Finding
 from auditor.errors import AuditError
 from auditor.report import facts
-from auditor.report.format import count, duration, percent, ratio, safe, share, size
+from auditor.report.format import count, duration, percent, ratio, safe, share, traffic
 from dashboard.components import badges, links
 from dashboard.components.applying import apply_section
 from dashboard.components.downloads import download_buttons
@@ -99,7 +99,7 @@ def _tiles(document: Document, finding: Finding) -> list[Tile]:
         ),
         Tile(
             "Memory traffic",
-            f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+            traffic(finding.bytes_now, finding.bytes_fused),
             f"{percent(less)} less" if less and less > 0 else "",
         ),
     ]

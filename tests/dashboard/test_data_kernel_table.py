@@ -16,6 +16,7 @@ from auditor.store import Store
 from dashboard.context import Context, installed
 from dashboard.data.cache import CACHE
 from dashboard.data.kernel_table import kernel_table
+from dashboard.data.kinds import KINDS, kind_codes
 from dashboard.data.stored import document, stored
 from dashboard.data.words import from_arrow, from_texts
 
@@ -76,6 +77,16 @@ def test_kernels_of_no_op_transfers_and_collectives_are_kinds_of_their_own(store
     ]  # fmt: skip
     assert {found.module.at(r) + found.op_name.at(r) + found.rule.at(r) for r in loose} == {""}
     assert (np.diff(found.start_us) >= 0).all()
+
+
+def test_names_tell_the_kind_where_the_op_does_not() -> None:
+    ops = ["aten.mul", "aten.bernoulli", "sgl_kernel.fused_add_rmsnorm", "mine.op"]
+    names = ["nvjet_tst_256x96_64x5_2x1_2cta_v_bz_TNT", "void flashinfer::norm::RMSNormKernel<8u>(int)", "mystery"]
+    launched = [(0, 0), (1, 1), (2, 1), (3, 0), (3, 2), (-1, 1), (-1, 2)]
+    op, name = (np.array(column, np.int32) for column in zip(*launched, strict=True))
+    kinds = [KINDS[code] for code in kind_codes(ops, op, names, name)]
+    assert kinds == ["pointwise", "other", "norm", "gemm", "other", "norm", "unlinked"]
+    assert kind_codes([], op[:0], [], name[:0]).tolist() == []
 
 
 def test_names_of_a_trace_are_made_visible(store: Store) -> None:

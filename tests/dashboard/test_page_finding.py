@@ -10,6 +10,7 @@ from audited import finding_of, save, save_fix
 from memory_jobs import MemoryJobs
 from shown import by_id, links, page, text
 
+from auditor.document import Saving
 from auditor.fix_document import NOT_SELECTED
 from auditor.store import Store
 from auditor.store.rule_settings import RuleSetting
@@ -46,6 +47,25 @@ def test_a_finding_is_drawn_with_its_kernels_and_why_it_is_legal(store: Store) -
     assert "7 kernels, 161 µs together" in said
     assert "5 intermediates" in said
     assert "is written: it is read outside" in said
+
+
+def test_sites_by_name_have_nothing_to_draw_and_the_page_says_so(store: Store) -> None:
+    # Kernels of a trace without ops: neither ops, nor bytes, nor a saving
+    recorded = store.load(save(store))
+    finding = recorded.document.findings[0]
+    finding.provenance, finding.bytes_now, finding.bytes_fused, finding.saving = "inferred", 0, 0, Saving()
+    for place in finding.places:
+        place.ops, place.bytes_now, place.bytes_fused, place.saving = [], 0, 0, Saving()
+        place.formula = "found by the names of its kernels, as at 2 linked sites"
+    run = store.save(recorded.document, dict(recorded.tables))
+
+    said = text(page("finding").layout(run_id=run, fingerprint=finding.fingerprint))
+    drawn, _facts = page("finding")._draw(None, {"run": run, "fingerprint": finding.fingerprint})
+
+    assert "unknown" in said
+    assert "found by the names of its kernels, as at 2 linked sites" in said
+    assert "0 B" not in said
+    assert text(drawn)
 
 
 def test_every_site_is_offered_once(store: Store) -> None:

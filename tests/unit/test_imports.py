@@ -18,6 +18,7 @@ ORDER = (
     ("errors", "document", "frames", "toml_lines", "commit", "project"),
     ("fix_document", "gate_document", "budget"),
     ("config", "graph"),
+    ("kernels",),
     ("collect",),
     ("devices",),
     ("engine",),

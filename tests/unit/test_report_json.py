@@ -41,6 +41,9 @@ def test_keys_keep_the_order_of_the_contract_and_lines_are_indented():
         "suppressed",
         "ranks",
         "steps",
+        "families",
+        "live",
+        "unplaced",
     ]
     assert list(json.loads(text)["findings"][1]["variant"]) == ["eps", "weight"]
 

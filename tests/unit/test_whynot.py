@@ -10,6 +10,7 @@ from auditor.config import Config, Suppression
 from auditor.engine.rules import Rule, load_rules
 from auditor.engine.whynot import MAX_LINES, explain, ops_at
 from auditor.errors import AuditError
+from auditor.graph.model import Kernel
 from auditor.graph.ssa import parse
 from auditor.selection import Selection
 
@@ -57,6 +58,14 @@ def test_another_rule_took_it_and_why() -> None:
     gated = next(rule for rule in rules() if rule.id == "FUS206")
     assert "FUS101 takes only what no other rule claims" in lines(gate, "FUS101", "m")[1]
     assert gated.id in lines(gate, "FUS101", "m")[1]
+
+
+def test_a_kernel_that_is_fused_already_is_named() -> None:
+    graph = parse(NORM)
+    graph.ops[0].kernels = (Kernel("triton_poi_fused_pow_0", 0.0, 1.0),)
+    rule = next(r for r in rules() if r.id == "FUS201")
+    [_, line] = explain(graph, rule, "model.norm", chosen=rules()).split("\n")
+    assert line == "  matched, but aten.pow (op 0) ran as a fused kernel already: Inductor: pow"
 
 
 def test_refused_with_reason_op_and_source() -> None:
