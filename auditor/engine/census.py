@@ -88,7 +88,7 @@ def _launches(graph: OpGraph) -> dict[tuple[str, str], tuple[int, float]]:
 
 @cache
 def is_bound(op: str, kernel: str) -> bool:
-    """Whether a kernel is bound by memory. The op decides, as its kernels are parts of it; where it says nothing the kernel's name does.
+    """Whether a kernel is bound by memory: its op decides, as its kernels are parts of it, else the kernel's name.
 
     What is known by neither is not called memory-bound, but for an op of ATen's: its GEMMs are all known.
     """

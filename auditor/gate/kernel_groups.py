@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from auditor.document import Document
-from auditor.engine.fused import known_as
 from auditor.engine.per_step import steps_of_ops, steps_of_unlinked
 from auditor.gate.measures import steps_of
 from auditor.gate.whole_steps import whole_steps
 from auditor.graph.model import Kernel, Op, OpGraph
-from auditor.graph.ops import kind_of, portable_name
-from auditor.kernels import family_of_op
+from auditor.graph.ops import portable_name
+from auditor.kernels import classify, family_of_op
 
 _SHAPES = 4
 """Shapes of inputs that are told: of a list of tensors the first few."""
@@ -102,8 +101,10 @@ def _key(op: Op) -> Key:
 
 
 def family_of(op: str, kernel: str) -> str:
-    """The kind of work, for what has no op of one name in the other run; by ``kernel`` where the op does not say."""
-    return known_as(op, kernel).family if kind_of(op) == "other" else family_of_op(op)
+    """The kind of work, for what has no op of one name in the other run."""
+    if classify(kernel).family == "collective":
+        return "collective"
+    return family_of_op(op) if op else "without an op"
 
 
 @lru_cache(maxsize=65536)

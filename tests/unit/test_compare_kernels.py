@@ -110,7 +110,7 @@ def test_what_has_no_op_of_its_name_goes_by_its_family_or_alone(tmp_path: Path) 
     # THEN they stand in one row, and the collective in one of its own
     found = table(before, after, "op")
     (family,) = [r for r in found.rows if r.paired_by == "family"]
-    assert (family.op, family.family, family.device_us) == ("", "pointwise", (5.0, 7.0))
+    assert (family.op, family.family, family.device_us) == ("", "elementwise", (5.0, 7.0))
     assert family.names == (["erf"], ["exp"])
     (alone,) = [r for r in found.rows if not r.paired_by]
     assert (alone.family, alone.kernels, alone.ratio) == ("collective", (0, 1), None)
