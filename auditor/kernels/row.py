@@ -34,9 +34,9 @@ class Row:
     family: Family
     names: str
     example: str
-    """A real name, which this row has to be the first to fit."""
+    """A name as profilers write it, its parameters cut short: this row has to be the first that it fits."""
     source: str
-    """Where that name is from: a file of the library, or a recorded trace."""
+    """Where the name is from: a recorded trace, a report of one, or the file of the library that has the kernel."""
     library: str = ""
     fuses: str = ""
 

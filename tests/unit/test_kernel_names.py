@@ -1,4 +1,4 @@
-"""What a kernel's name says: every row of the table against a real name, and names that nobody would write."""
+"""What a kernel's name says: every row of the table against its example, and names that nobody would write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from auditor.kernels.tables import ROWS
 
 
 @pytest.mark.parametrize("index", range(len(ROWS)), ids=[row.example[:40] for row in ROWS])
-def test_every_row_is_the_first_that_its_real_name_fits(index: int) -> None:
+def test_every_row_is_the_first_that_its_example_fits(index: int) -> None:
     # A row that an earlier one hides would never say anything
     row = ROWS[index]
     assert row_of(row.example) == index
