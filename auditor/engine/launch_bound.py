@@ -1,14 +1,15 @@
 """Stretches of launches that the device waits for: a CUDA or HIP graph replays them without the host.
 
-Between two kernels the device waits for the host where the second starts as soon as it is launched. A stretch ends where
-a graph would have to: at a host sync, a collective, a copy between host and device, a shape that depends on data, a graph
-that is replayed already; and where the host does something else for long, such as loading data.
+Between two kernels the device waits for the host where the second starts as soon as it is launched. A stretch ends
+where a graph would have to: at a host sync, a collective, a copy between host and device, a shape that depends on data,
+a graph that is replayed already; and where the host does something else for long, such as loading data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 from auditor.engine.legality import Region, barrier_name
@@ -20,9 +21,9 @@ from auditor.graph.ops import kind_of
 
 IDLE_SHARE = 0.5
 """Of a stretch's wall time the device waits for launches at least this part."""
-LEAST_US = 100.0
+LEAST_OF_STEP = 0.005
 LEAST_OF_ALL = 0.03
-"""What a graph saves in a stretch, and graphs save of the recorded time in all, at least: less is noise."""
+"""What one graph saves of a step, and all of them of the recorded time, at least: less is noise."""
 SMALL_GAP_US = 2.0
 """Kernels of a full queue lie this far apart."""
 SOON_US = 30.0
@@ -53,10 +54,11 @@ def propose_launch_bound(graph: Canonical, rule: Rule, taken: Set[int]) -> Propo
     launches = sorted((op for op in graph.graph.ops if op.host and op.launches), key=lambda op: op.host or (0, 0))
     every = [k for op in graph.graph.ops for k in op.kernels] + graph.graph.unlinked
     recorded = max((k.start_us + k.dur_us for k in every), default=0.0) - min((k.start_us for k in every), default=0.0)
+    step = recorded / max(1, graph.graph.coverage.steps)
     for device in sorted({op.kernels[0].device for op in launches}):
         on_device = [op for op in launches if op.kernels[0].device == device]
         for stretch in _stretches(graph, on_device, _Timeline(every, device)):
-            waiting = _waiting(stretch) if len(stretch.ops) >= least else None
+            waiting = _waiting(stretch, step) if len(stretch.ops) >= least else None
             left = [op for op in stretch.ops if op.index not in taken]
             if waiting is not None and left:
                 region = Region(tuple(sorted(left, key=lambda op: op.index)), (), (), ())
@@ -67,18 +69,19 @@ def propose_launch_bound(graph: Canonical, rule: Rule, taken: Set[int]) -> Propo
     return found if saved >= LEAST_OF_ALL * recorded else Proposals()
 
 
-def _waiting(stretch: _Stretch) -> Waiting | None:
+def _waiting(stretch: _Stretch, step_us: float) -> Waiting | None:
     kernels = [k for op in stretch.ops for k in op.kernels]
     start, end = min(k.start_us for k in kernels), max(k.start_us + k.dur_us for k in kernels)
     wall, count = end - start, len(kernels)
     saved = stretch.waited_us - REPLAYED_GAP_US * (count - 1) - REPLAY_US
-    if stretch.waited_us < IDLE_SHARE * wall or saved < LEAST_US:
+    if stretch.waited_us < IDLE_SHARE * wall or saved < LEAST_OF_STEP * step_us:
         return None
     told = (
-        f"{count:,} kernels in {wall / 1e3:,.2f} ms, for {stretch.waited_us / 1e3:,.2f} ms of which the device waits for "
-        f"launches; replayed as one graph they would take {(wall - saved) / 1e3:,.2f} ms"
+        f"{count:,} kernels in {wall / 1e3:,.2f} ms, for {stretch.waited_us / 1e3:,.2f} ms of which the device waits "
+        f"for launches; replayed as one graph they would take {(wall - saved) / 1e3:,.2f} ms"
     )
-    return Waiting(count, wall, wall - stretch.waited_us, saved, told + (f"; it ends at {stretch.ends}" if stretch.ends else ""))
+    told += f"; it ends at {stretch.ends}" if stretch.ends else ""
+    return Waiting(count, wall, wall - stretch.waited_us, saved, told)
 
 
 class _Timeline:
@@ -114,7 +117,7 @@ def _stretches(graph: Canonical, launches: list[Op], timeline: _Timeline) -> Ite
 
 def _usual_distance(launches: list[Op]) -> float:
     starts = [op.host.start_us for op in launches if op.host]
-    return median([b - a for a, b in zip(starts, starts[1:], strict=False)] or [0.0])
+    return median([b - a for a, b in pairwise(starts)] or [0.0])
 
 
 def _waits_for_launch(op: Op, timeline: _Timeline) -> float:

@@ -13,6 +13,7 @@ A chain takes copies in for nothing: where a kernel beside them could be in one,
 from __future__ import annotations
 
 from collections.abc import Set
+from itertools import pairwise
 
 from auditor.engine.chains import could_join
 from auditor.engine.legality import Refusal, check
@@ -112,10 +113,15 @@ def _returns(graph: Canonical, first: Node, second: Node) -> bool:
 
 def _undoes(start: Value, made: Value, read: Value, end: Value) -> bool:
     """Whether each element of ``end`` lies as that of ``start`` did which it is: ``read`` is a view of ``made``."""
-    there = {stride: (size, start.strides[i]) for i, (size, stride) in enumerate(zip(made.shape, made.strides, strict=True)) if size > 1}
-    back = {stride: (size, end.strides[i]) for i, (size, stride) in enumerate(zip(read.shape, read.strides, strict=True)) if size > 1}
     whole = start.extent == start.numel == made.numel == made.extent == read.numel == end.numel
-    return whole and read.offset == made.offset and start.shape == made.shape and read.shape == end.shape and there == back
+    alike = (start.shape, read.shape, read.offset) == (made.shape, end.shape, made.offset)
+    return whole and alike and _strides_by_place(made, start) == _strides_by_place(read, end)
+
+
+def _strides_by_place(value: Value, like: Value) -> set[tuple[int, int, int]]:
+    """Of each dimension its size, its stride in ``value``, and its stride in ``like``."""
+    every = zip(value.shape, value.strides, like.strides, strict=True)
+    return {dimension for dimension in every if dimension[0] > 1}
 
 
 def _same_layout(source: Value, out: Value) -> bool:
@@ -158,11 +164,11 @@ def _cut_apart(graph: Canonical, node: Node) -> bool:
         if any(w.index > node.op.index for w in graph.writers.get(part.value.storage, ())):
             return False
         bounds.append(bounds[-1] + part.value.shape[dim])
-    return all(_in_one(user, dim, bounds) for user in out.users)
+    return all(_in_one(user, dim, len(shape), bounds) for user in out.users)
 
 
-def _in_one(user: Node, dim: int, bounds: list[int]) -> bool:
-    if user.kind != "slice" or user.args[1] != dim:
+def _in_one(user: Node, dim: int, rank: int, bounds: list[int]) -> bool:
+    if user.kind != "slice" or not isinstance(user.args[1], int) or user.args[1] % rank != dim:
         return False
     start, stop = user.args[2], user.args[3]
-    return any(low <= start and stop <= high for low, high in zip(bounds, bounds[1:], strict=False))
+    return any(low <= start and stop <= high for low, high in pairwise(bounds))

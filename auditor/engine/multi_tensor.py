@@ -1,8 +1,8 @@
 """Small kernels of one op over independent tensors: a list of tensors for which ``torch._foreach_…`` has one kernel.
 
-Three places have them. A backward adds every gradient to what a parameter has already, in the node ``AccumulateGrad``
-(where DDP's hooks scale and copy gradients too); ``zero_grad`` may fill them; and any loop over tensors launches kernels
-that lie next to each other. Only the last needs edges: the first two are told by the range that they run in.
+Three places have them. A backward adds every gradient to what a parameter has already, in ``AccumulateGrad`` (where
+DDP's hooks scale and copy gradients too); ``zero_grad`` may fill them; and any loop over tensors launches kernels that
+lie next to each other. Only the last needs edges: the first two are told by the range that they run in.
 """
 
 from __future__ import annotations
@@ -19,14 +19,10 @@ from auditor.graph.canonical import Canonical
 from auditor.graph.model import ACCUMULATE, Op, OpGraph
 from auditor.graph.ops import base_name
 
-FOREACH = frozenset(
-    f"aten.{name}"
-    for name in (
-        "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min copy cos cosh div erf erfc exp expm1 floor frac "
-        "lerp lgamma linalg_vector_norm log log10 log1p log2 maximum minimum mul neg norm pow reciprocal round rsqrt "
-        "sigmoid sign sin sinh sqrt sub tan tanh trunc zero"
-    ).split()
-)
+_FOREACH = """abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min copy cos cosh div erf erfc exp expm1 floor
+    frac lerp lgamma linalg_vector_norm log log10 log1p log2 maximum minimum mul neg norm pow reciprocal round rsqrt
+    sigmoid sign sin sinh sqrt sub tan tanh trunc zero"""
+FOREACH = frozenset(f"aten.{name}" for name in _FOREACH.split())
 """Ops that have a ``torch._foreach_…`` form."""
 OF_GRADIENTS = frozenset(f"aten.{name}" for name in ("add", "mul", "div", "copy", "zero", "fill"))
 """What is done with gradients one by one, where they are accumulated or zeroed."""

@@ -15,8 +15,9 @@ from auditor.graph.model import Op, OpGraph
 from auditor.graph.ops import kind_of
 
 FUSED_LISTS = {"SGD": 2, "Adam": 4, "AdamW": 4, "Adagrad": 3}
-"""Optimizers of ``torch.optim`` that take ``fused=True``, and the lists of tensors that the kernel works on: parameters,
-gradients and states (``_fused_adam_`` and the like in ATen's ``native_functions.yaml``). Momentum is one list more."""
+"""Optimizers of ``torch.optim`` that take ``fused=True``, and how many lists of tensors their kernel works on:
+parameters, gradients and states (``_fused_adam_`` and the like in ATen's ``native_functions.yaml``), momentum apart.
+"""
 ONE_BY_ONE = frozenset({"LBFGS", "SparseAdam", "Muon"})
 """Those that have neither ``fused`` nor ``foreach``."""
 FOR_ALL = ("aten._foreach_", "aten._fused_")
@@ -104,8 +105,8 @@ def _fused(name: str, loop: list[Op], sizes: list[int], on_cpu: bool) -> int:
     counts = name.startswith("Adam")
     if on_cpu:
         return 2 if counts else 1
-    momentum = name == "SGD" and len(loop) >= 2 * len(sizes)
-    return multi_tensor_launches(sizes, FUSED_LISTS[name] + momentum) + counts * multi_tensor_launches([0] * len(sizes), 1)
+    lists = FUSED_LISTS[name] + (name == "SGD" and len(loop) >= 2 * len(sizes))
+    return multi_tensor_launches(sizes, lists) + counts * multi_tensor_launches([0] * len(sizes), 1)
 
 
 def _foreach(loop: list[Op], sizes: list[int]) -> int:
