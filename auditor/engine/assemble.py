@@ -227,6 +227,7 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         source=source_info(home.source),
         ops=[op.name for op in _shown(candidate)],
         replacement=rule.replacement,
+        instead=candidate.instead,
         dtype=_dtype(candidate),
         variant=candidate.variant,
         graph=print_graph(_with_views(_shown(candidate))),

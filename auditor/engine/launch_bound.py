@@ -62,11 +62,16 @@ def propose_launch_bound(graph: Canonical, rule: Rule, taken: Set[int]) -> Propo
             left = [op for op in stretch.ops if op.index not in taken]
             if waiting is not None and left:
                 region = Region(tuple(sorted(left, key=lambda op: op.index)), (), (), ())
-                found.candidates.append(
-                    Candidate(rule, region, kernels_after=0, example=region.ops[:1], waiting=waiting)
-                )
+                found.candidates.append(_candidate(rule, region, waiting))
     saved = sum(c.waiting.saved_us for c in found.candidates if c.waiting)
     return found if saved >= LEAST_OF_ALL * recorded else Proposals()
+
+
+def _candidate(rule: Rule, region: Region, waiting: Waiting) -> Candidate:
+    return Candidate(
+        rule, region, kernels_after=0, example=region.ops[:1], waiting=waiting,
+        instead='torch.compile(model, mode="reduce-overhead"), or torch.cuda.CUDAGraph around fixed shapes',
+    )  # fmt: skip
 
 
 def _waiting(stretch: _Stretch, step_us: float) -> Waiting | None:

@@ -24,6 +24,12 @@ from auditor.graph.model import Op, Value
 from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import kind_of
 
+_INSTEAD = {
+    "round trip": "the tensor that was there before both",
+    "same layout": "the tensor itself, without .clone()",
+    "read in place": "the view itself, without .contiguous()",
+    "cut apart again": "the tensors that were joined",
+}
 MATRIX_PRODUCTS = frozenset({"aten.mm", "aten.addmm"})
 
 
@@ -43,7 +49,7 @@ def propose_movement(graph: Canonical, rule: Rule, taken: Set[int]) -> Proposals
             continue
         region.moves(())
         gone.update(op.index for op in region.ops)
-        found.candidates.append(Candidate(rule, region, {"kind": kind}, kernels_after=0))
+        found.candidates.append(Candidate(rule, region, {"kind": kind}, kernels_after=0, instead=_INSTEAD[kind]))
     return found
 
 

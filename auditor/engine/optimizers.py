@@ -44,14 +44,15 @@ def propose_optimizers(graph: Canonical, rule: Rule, taken: Set[int]) -> Proposa
         fused = name in FUSED_LISTS
         if not fused:
             region.moves(graph.traffic(op) for op in region.ops)
-        remedy = {"instead": "fused=True" if fused else "foreach=True"} if name else {}
+        remedy = "fused=True" if fused else "foreach=True"
         found.candidates.append(
             Candidate(
                 rule,
                 region,
-                {"optimizer": name, **remedy} if name else {},
+                {"optimizer": name} if name else {},
                 kernels_after=_fused(name, loop, sizes, on_cpu) if fused else _foreach(loop, sizes),
                 launches_only=not fused or not region.bytes_now,
+                instead=f"{name}(…, {remedy})" if name else "torch._foreach_ ops on lists of parameters",
                 example=tuple(loop[: max(1, round(len(loop) / len(sizes)))]),
             )
         )

@@ -46,6 +46,8 @@ class Candidate:
     """The kernels that remain move what these move: only launches are saved."""
     example: tuple[Op, ...] = ()
     """The ops that tell what the site is, where it repeats them: of a step of an optimizer those of one parameter."""
+    instead: str = ""
+    """What to write, where no kernel in a model replaces these."""
     waiting: Waiting | None = None
     """Of a region where the device waits for launches: how long. It claims no kernel's time."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from auditor.engine.legality import Refusal, check
+from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
@@ -47,15 +47,20 @@ def propose_weight_casts(graph: Canonical, rule: Rule, taken: Set[int]) -> Propo
             found.refusals.append(region)
             continue
         region.moves(())
-        when = "in the same step" if changes else "in every step"
-        found.candidates.append(Candidate(rule, region, {"again": when}, kernels_after=0))
+        found.candidates.append(_candidate(rule, region, changes, out.dtype))
     return found
+
+
+def _candidate(rule: Rule, region: Region, changes: bool, dtype: str) -> Candidate:
+    when = "in the same step" if changes else "in every step"
+    instead = f"one cast to {dtype} for all uses in a step" if changes else f"the module cast to {dtype} once, by .to()"
+    return Candidate(rule, region, {"again": when}, kernels_after=0, instead=instead)
 
 
 def _is_of_weight(graph: Canonical, node: Node) -> bool:
     op = node.op
     source = op.args[0]
-    if not isinstance(source, Value) or not op.module or owner_of(source).producer is not None:
+    if not isinstance(source, Value) or not op.module_class or owner_of(source).producer is not None:
         return False
     out = graph.owners[op.outputs[0].id]
     if not {source.dtype, out.dtype} <= FLOATS or out.id in graph.escaping:

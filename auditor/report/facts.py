@@ -103,6 +103,9 @@ def place(source: SourceInfo | None, path: str = "") -> str:
 
 def owner(finding: Finding) -> str:
     """``LlamaRMSNorm × 49 sites``."""
+    if finding.family == "launch":
+        around = next((module for module in finding.modules if module), "")
+        return f"{safe(finding.module_class or around) or 'the step'} × {plural(finding.sites, 'stretch', 'stretches')}"
     return f"{safe(finding.module_class) or 'outside any module'} × {plural(finding.sites, 'site')}"
 
 
@@ -124,6 +127,11 @@ def edges(provenance: str) -> str:
 
 def legality(finding: Finding) -> list[str]:
     """What the engine checked before it took the ops of a site for one kernel, a sentence each."""
+    if finding.family == "launch":
+        return [
+            "Nothing in it waits for the device: no sync, collective, copy to or from the host, shape from data.",
+            f"Edges are {edges(finding.provenance)}; when kernels were launched and ran is from the trace.",
+        ]
     return [
         f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread.",
         "No op in between writes in place to anything that it reads, and no path leaves it and comes back.",
@@ -135,13 +143,9 @@ def legality(finding: Finding) -> list[str]:
 def particulars(document: Document, finding: Finding) -> list[Fact]:
     """Everything a finding says about itself beside its title and place."""
     lines = [
-        Fact("kernels", _kernels_of(finding)),
-        Fact("memory", f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}{_less(finding)}"),
-        Fact("device", _device_of(finding)),
+        *_cost_of(finding),
         Fact("step", _step_of(document, finding)),
-        Fact("replacement", safe(finding.replacement), True)
-        if finding.replacement
-        else Fact("replacement", "the rule names none yet"),
+        _replacement(finding),
         Fact("edges", edges(finding.provenance)),
         Fact("phase", " · ".join(safe(p) for p in (finding.phase, finding.dtype) if p), literal=True),
         Fact("variant", ", ".join(f"{safe(k)}={safe(v)}" for k, v in sorted(finding.variant.items())), literal=True),
@@ -149,6 +153,26 @@ def particulars(document: Document, finding: Finding) -> list[Fact]:
         Fact("modules", some([safe(m) for m in finding.modules if m], 3), literal=True),
     ]
     return [line for line in lines if line.value]
+
+
+def _cost_of(finding: Finding) -> list[Fact]:
+    if finding.family == "launch":  # it is about wall time, and no kernel of its own
+        worst = max(finding.places, key=lambda place: place.saving.step_us, default=None)
+        most = "the longest to wait: " if len(finding.places) > 1 else ""
+        return [Fact("launches", f"{most}{worst.formula}" if worst else "")]
+    return [
+        Fact("kernels", _kernels_of(finding)),
+        Fact("memory", _memory_of(finding)),
+        Fact("device", _device_of(finding)),
+    ]
+
+
+def _replacement(finding: Finding) -> Fact:
+    if finding.instead:
+        return Fact("instead", safe(finding.instead), True)
+    if finding.replacement:
+        return Fact("replacement", safe(finding.replacement), True)
+    return Fact("replacement", "the rule names none yet")
 
 
 def some(items: list[str], limit: int) -> str:
@@ -163,6 +187,12 @@ def _kernels_of(finding: Finding) -> str:
     if n > 1 and before % n == 0 and after % n == 0:
         return f"{n} sites × {before // n} → {n} × {after // n}: {totals}, {count(avoidable(finding))} avoidable"
     return f"{plural(n, 'site')}: {totals}, {count(avoidable(finding))} avoidable"
+
+
+def _memory_of(finding: Finding) -> str:
+    if not finding.bytes_now:
+        return "not known, without shapes"
+    return f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}{_less(finding)}"
 
 
 def _less(finding: Finding) -> str:

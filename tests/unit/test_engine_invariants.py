@@ -82,7 +82,7 @@ def test_a_site_has_more_kernels_than_would_remain_and_moves_no_more_bytes_than_
         region = site.region
         assert region.kernels > site.kernels_after
         assert site.kernels_after == 1 or site.rule.detect is not None
-        assert (0 < region.bytes_fused) == (site.kernels_after > 0)
+        assert (region.bytes_fused > 0) == (site.kernels_after > 0)
         assert region.bytes_fused <= region.bytes_now
         assert region.bytes_fused == region.bytes_read + region.bytes_written
         assert len({op.phase for op in region.ops}) == 1
@@ -259,7 +259,7 @@ def assert_consistent(document: Document) -> None:
     assert totals.saving.bytes <= totals.bytes
     assert sum(f.device_us for f in document.findings) <= totals.device_us + 1e-6 * max(1.0, totals.device_us)
     assert totals.unfused_kernels == sum(f.kernels for f in document.findings) <= totals.kernels
-    assert totals.avoidable_kernels == sum(f.kernels - f.sites for f in document.findings)
+    assert totals.avoidable_kernels == sum(f.kernels - f.kernels_after for f in document.findings)
     assert totals.memory_bound_us <= totals.device_us + 1e-6 * max(1.0, totals.device_us)
 
 
