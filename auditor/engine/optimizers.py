@@ -7,7 +7,7 @@ from collections.abc import Iterator, Set
 
 from auditor.engine.device_side import is_on_cpu
 from auditor.engine.launch_count import multi_tensor_launches
-from auditor.engine.legality import Refusal, check
+from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
@@ -40,23 +40,23 @@ def propose_optimizers(graph: Canonical, rule: Rule, taken: Set[int]) -> Proposa
         if isinstance(region, Refusal):
             found.refusals.append(region)
             continue
-        sizes = _sizes(loop)
-        fused = name in FUSED_LISTS
-        if not fused:
-            region.moves(graph.traffic(op) for op in region.ops)
-        remedy = "fused=True" if fused else "foreach=True"
-        found.candidates.append(
-            Candidate(
-                rule,
-                region,
-                {"optimizer": name} if name else {},
-                kernels_after=_fused(name, loop, sizes, on_cpu) if fused else _foreach(loop, sizes),
-                launches_only=not fused or not region.bytes_now,
-                instead=f"{name}(…, {remedy})" if name else "torch._foreach_ ops on lists of parameters",
-                example=tuple(loop[: max(1, round(len(loop) / len(sizes)))]),
-            )
-        )
+        found.candidates.append(_candidate(graph, rule, name, region, on_cpu))
     return found
+
+
+def _candidate(graph: Canonical, rule: Rule, name: str, region: Region, on_cpu: bool) -> Candidate:
+    loop, fused = list(region.ops), name in FUSED_LISTS
+    sizes = _sizes(loop)
+    if not fused:
+        region.moves(graph.traffic(op) for op in loop)
+    after = _fused(name, loop, sizes, on_cpu) if fused else _foreach(loop, sizes)
+    remedy = f"{name}(…, {'fused' if fused else 'foreach'}=True)"
+    return Candidate(
+        rule, region, {"optimizer": name} if name else {}, kernels_after=after,
+        launches_only=region.bytes_fused >= region.bytes_now,
+        instead=remedy if name else "torch._foreach_ ops on lists of parameters",
+        example=tuple(loop[: max(1, round(len(loop) / len(sizes)))]),
+    )  # fmt: skip
 
 
 def _steps(graph: OpGraph) -> Iterator[tuple[str, list[Op]]]:

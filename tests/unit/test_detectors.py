@@ -47,7 +47,13 @@ def each(text: str, count: int) -> str:
 
 def launched(count: int, host_us: float, kernel_us: float, then: str = "") -> OpGraph:
     """A chain of products, each launched after the other; nothing but FUS701 finds anything in it."""
-    lines = ['device("cuda:0")', "x: f32[64, 64]", "w: f32[64, 64]", f"pace({host_us}, {kernel_us})", "y = aten.mm(x, w)"]
+    lines = [
+        'device("cuda:0")',
+        "x: f32[64, 64]",
+        "w: f32[64, 64]",
+        f"pace({host_us}, {kernel_us})",
+        "y = aten.mm(x, w)",
+    ]
     return parse("\n".join([*lines, *["y = aten.mm(y, w)"] * (count - 1), then]))
 
 
@@ -148,7 +154,9 @@ def test_a_collective_for_each_bucket_cuts_the_set() -> None:
 
 
 def test_a_gradient_that_is_complete_joins_no_chain() -> None:
-    text = f'{parameters(1)}\nphase("backward")\nd = aten.neg(g0)\nphase("backward", "AccumulateGrad")\naten.add_(p0, d)'
+    text = (
+        f'{parameters(1)}\nphase("backward")\nd = aten.neg(g0)\nphase("backward", "AccumulateGrad")\naten.add_(p0, d)'
+    )
     assert found(claim(parse(text), rules())) == []
     assert found(claim(parse(text.replace(', "AccumulateGrad"', "")), rules())) == [("FUS101", 2, 1)]
 
