@@ -157,7 +157,7 @@ def bert() -> Audit:
 def test_sites_of_an_eager_llm_trace(qwen: Audit) -> None:
     # GIVEN an H100 trace of Qwen1.5-0.5B without tensor ids
     # THEN every site of the truth is found, q and k rotary apart, partners across GEMMs joined
-    assert sites(qwen) == {"FUS202": 48, "FUS201": 1, "FUS207": 48, "FUS206": 24, "FUS501": 48, "FUS101": 1}
+    assert sites(qwen) == {"FUS202": 48, "FUS201": 1, "FUS207": 48, "FUS206": 24, "FUS501": 48, "FUS101": 1, "FUS901": 24}
     assert siblings(qwen) == {3: 24, 2: 24}
     by_rule = {f.rule: f for f in qwen.findings}
     assert by_rule["FUS202"].kernels == 9 * 48
@@ -184,7 +184,7 @@ def test_unlinked_tail_is_reported_as_coverage(qwen: Audit) -> None:
 def test_sites_of_a_launch_bound_trace(bert: Audit) -> None:
     # GIVEN an H100 trace of BERT-small that idles 92 % of the time
     found = sites(bert)
-    assert found == {"FUS203": 9, "FUS301": 5, "FUS501": 4}
+    assert found == {"FUS203": 9, "FUS301": 5, "FUS501": 4, "FUS701": 1}
     embedding = [f for f in bert.findings if f.rule == "FUS203" and f.module_class == "BertEmbeddings"]
     assert [(f.sites, f.kernels) for f in embedding] == [(1, 3)]
     assert bert.document.totals.already_fused_kernels == 4

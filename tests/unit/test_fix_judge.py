@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from fix_factory import fixed, norm
 
-from auditor.document import DeviceInfo, Document, Finding, Run, Saving, Site, Totals, TotalSaving
+from auditor.document import Document, Finding, Run, Saving, Site, Totals, TotalSaving
 from auditor.fix.judge import judged, pairs
 from auditor.fix.recommend import recommendations
 from auditor.fix_document import FixDocument, FixTiming, RatioInfo
-from auditor.graph.model import Kernel, Op, OpGraph
 from auditor.report.fix_facts import headline, prediction_rows
 
 
