@@ -63,7 +63,7 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
         site = _site(candidate, home, _priced(candidate, claims.traffic, device), model)
         groups[_group_key(candidate, home)].append((candidate, site))
     findings = [_finding(graph, members, model) for members in groups.values()]
-    findings.sort(key=lambda f: (-f.saving.likely_us, -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
+    findings.sort(key=lambda f: (-_worth(f), -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
     return Assembled(
         totals=totals_of(graph, findings, rules, model, claims.traffic),
         findings=findings,
@@ -71,6 +71,11 @@ def assemble(graph: OpGraph, claims: Claims, rules: Sequence[Rule], device: Devi
         coverage=_coverage(graph),
         notes=[told] if (told := doubt(graph)) else [],
     )
+
+
+def _worth(finding: Finding) -> float:
+    """Kernel time that it likely saves; of launches that the device waits for, which are no kernel time, wall time."""
+    return finding.saving.step_us if finding.family == "launch" else finding.saving.likely_us
 
 
 def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:

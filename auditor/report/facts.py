@@ -12,6 +12,9 @@ from pathlib import Path
 from auditor.document import Document, Finding, Refused, Run, SourceInfo
 from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, size, speedup
 
+LAUNCHES = "launch"
+"""The family of findings about wall time alone: launches that the device waits for, with kernels of other findings."""
+
 EDGES = {
     "observed": "observed in the execution trace (tensor ids)",
     "traced": "traced symbolically (FX)",
@@ -48,12 +51,16 @@ class NextStep:
 
 
 def ranked(document: Document) -> list[Finding]:
-    """Findings by likely saving, largest first; where nothing was timed, by kernels and then bytes avoided."""
+    """Findings by likely saving, largest first; where nothing was timed, by kernels and then bytes avoided.
+
+    Launches that the device waits for are no kernel time: there it is wall time.
+    """
     return sorted(document.findings, key=_rank)
 
 
 def _rank(finding: Finding) -> tuple[float, float, float, str, str]:
-    likely = ratio(finding.saving.likely_us, 1.0) or 0.0
+    saving = finding.saving
+    likely = ratio(saving.step_us if finding.family == LAUNCHES else saving.likely_us, 1.0) or 0.0
     moved = finding.bytes_now - finding.bytes_fused
     return -likely, -avoidable(finding), -moved, finding.rule, finding.fingerprint
 
@@ -61,6 +68,22 @@ def _rank(finding: Finding) -> tuple[float, float, float, str, str]:
 def avoidable(finding: Finding) -> int:
     """Launches that fusing every site would remove."""
     return max(finding.kernels - finding.kernels_after, 0)
+
+
+def kernels(finding: Finding) -> str:
+    """``42 → 6``, now and afterwards; a dash where a finding is about wall time alone."""
+    return "–" if finding.family == LAUNCHES else f"{count(finding.kernels)} → {count(finding.kernels_after)}"
+
+
+def traffic(finding: Finding) -> str:
+    """Bytes now and afterwards, as :func:`kernels`."""
+    return "–" if finding.family == LAUNCHES else f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}"
+
+
+def kernel_time(finding: Finding) -> str:
+    """What its kernels take now, as :func:`kernels`."""
+    unknown = "–" if finding.family == LAUNCHES else "not timed"
+    return duration(finding.device_us) if finding.device_us else unknown
 
 
 def refusals(document: Document, relative_to: Path | None = None) -> list[Refusal]:
@@ -103,7 +126,7 @@ def place(source: SourceInfo | None, path: str = "") -> str:
 
 def owner(finding: Finding) -> str:
     """``LlamaRMSNorm × 49 sites``."""
-    if finding.family == "launch":
+    if finding.family == LAUNCHES:
         around = next((module for module in finding.modules if module), "")
         return f"{safe(finding.module_class or around) or 'the step'} × {plural(finding.sites, 'stretch', 'stretches')}"
     return f"{safe(finding.module_class) or 'outside any module'} × {plural(finding.sites, 'site')}"
@@ -127,7 +150,7 @@ def edges(provenance: str) -> str:
 
 def legality(finding: Finding) -> list[str]:
     """What the engine checked before it took the ops of a site for one kernel, a sentence each."""
-    if finding.family == "launch":
+    if finding.family == LAUNCHES:
         return [
             "Nothing in it waits for the device: no sync, collective, copy to or from the host, shape from data.",
             f"Edges are {edges(finding.provenance)}; when kernels were launched and ran is from the trace.",
@@ -156,7 +179,7 @@ def particulars(document: Document, finding: Finding) -> list[Fact]:
 
 
 def _cost_of(finding: Finding) -> list[Fact]:
-    if finding.family == "launch":  # it is about wall time, and no kernel of its own
+    if finding.family == LAUNCHES:  # it is about wall time, and no kernel of its own
         worst = max(finding.places, key=lambda place: place.saving.step_us, default=None)
         most = "the longest to wait: " if len(finding.places) > 1 else ""
         return [Fact("launches", f"{most}{worst.formula}" if worst else "")]

@@ -31,9 +31,9 @@ def _row(finding: Finding, index: int) -> str:
         f'<a href="#f{index}">{escape(finding.rule)}</a> {escape(finding.name)}{doubt}',
         code(facts.place(finding.source) or finding.module_class),
         count(finding.sites),
-        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
-        duration(finding.device_us) if finding.device_us else "not timed",
+        facts.kernels(finding),
+        facts.traffic(finding),
+        facts.kernel_time(finding),
         duration(finding.saving.likely_us) + _meter(finding),
         numbers=_NUMBERS,
     )

@@ -48,8 +48,8 @@ def _row(finding: Finding) -> str:
     texts = (f"{finding.rule} {finding.name}", where or "–")
     numbers = (
         count(finding.sites),
-        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        f"{size(finding.bytes_now)} → {size(finding.bytes_fused)}",
+        facts.kernels(finding),
+        facts.traffic(finding),
         duration(finding.saving.likely_us),
     )
     left = "".join(f'<td style="{_TEXT}">{escape(text)}</td>' for text in texts)

@@ -157,7 +157,15 @@ def bert() -> Audit:
 def test_sites_of_an_eager_llm_trace(qwen: Audit) -> None:
     # GIVEN an H100 trace of Qwen1.5-0.5B without tensor ids
     # THEN every site of the truth is found, q and k rotary apart, partners across GEMMs joined
-    assert sites(qwen) == {"FUS202": 48, "FUS201": 1, "FUS207": 48, "FUS206": 24, "FUS501": 48, "FUS101": 1, "FUS901": 24}
+    assert sites(qwen) == {
+        "FUS202": 48,
+        "FUS201": 1,
+        "FUS207": 48,
+        "FUS206": 24,
+        "FUS501": 48,
+        "FUS101": 1,
+        "FUS901": 24,
+    }
     assert siblings(qwen) == {3: 24, 2: 24}
     by_rule = {f.rule: f for f in qwen.findings}
     assert by_rule["FUS202"].kernels == 9 * 48
