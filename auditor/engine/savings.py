@@ -205,7 +205,10 @@ def _together(site: SiteCost, device: Device, sizes: str) -> Estimate:
     count = max(1, len(site.kernels))
     share = max(0, count - site.kernels_after) / count
     saved = share * sum(min(kernel.dur_us, least) for kernel in site.kernels)
-    return Estimate(saved, saved, f"{sizes}: {_time(saved)} of {_time(now)} saved, {_time(least)} a kernel, same bytes")
+    if not least:
+        return Estimate(0.0, 0.0, f"{sizes}: launches are saved; what a kernel takes at the least is not known here")
+    told = f"{_time(saved)} of {_time(now)} saved, {_time(least)} a kernel, same bytes"
+    return Estimate(saved, saved, f"{sizes}: {told}")
 
 
 def _spelled(now: float, after: After) -> str:

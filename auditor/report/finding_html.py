@@ -72,12 +72,15 @@ def _badge(finding: Finding) -> str:
 
 
 def _gain(finding: Finding) -> str:
-    saved = f" · saves {duration(finding.saving.likely_us)}" if finding.saving.likely_us else ""
+    gain = finding.saving.step_us if finding.family == facts.LAUNCHES else finding.saving.likely_us
+    saved = f" · saves {duration(gain)}" if gain else ""
     doubt = " · inferred" if finding.provenance == "inferred" else ""
     return f'<span class="right">{plural(finding.sites, "site")}{saved}{doubt}</span>'
 
 
 def _drawings(finding: Finding, graph: OpGraph | None, index: int) -> str:
+    if finding.family == facts.LAUNCHES:  # the same kernels, launched otherwise
+        return ""
     site = finding.places[0] if finding.places else None
     picture = before(graph, site) if site else None
     if site is None or picture is None:
