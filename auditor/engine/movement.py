@@ -87,9 +87,17 @@ def _out(node: Node) -> Value:
 
 
 def _stays(graph: Canonical, node: Node) -> bool:
-    """Whether the result could be its source: nobody outside gets it, and neither is written from here on."""
+    """Whether the result could be its source: it is read here and not handed out, and neither is written from here on.
+
+    What was there before the step and is written in it is written in the next one, too.
+    """
     source, out = node.op.args[0], _out(node)
-    if not isinstance(source, Value) or node.op.mutates or graph.owners[out.id].id in graph.escaping:
+    if not isinstance(source, Value) or node.op.mutates or source.device != out.device:
+        return False
+    owner = graph.owners[out.id].id
+    if owner in graph.escaping or not graph.readers.get(owner):
+        return False
+    if graph.owners[source.id].producer is None and graph.writers.get(source.storage):
         return False
     return not any(w.index > node.op.index for s in (source.storage, out.storage) for w in graph.writers.get(s, ()))
 
