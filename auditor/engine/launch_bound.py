@@ -7,6 +7,7 @@ a graph that is replayed already; and where the host does something else for lon
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -141,7 +142,7 @@ class _Obstacles:
         self._barriers = graph.barrier_ops
         self._calls = sorted((op for op in graph.graph.ops if op.host), key=lambda op: op.host or (0, 0))
         self._unlinked = sorted(k.start_us for k in graph.graph.unlinked)
-        self._next = 0
+        self._next = self._passed = 0
         self._quiet_since: float | None = None
         self._told = ""
 
@@ -177,9 +178,5 @@ class _Obstacles:
         return f"work of the host, {call.name}" if busy else ""
 
     def _replayed(self, op: Op) -> str:
-        start = op.kernels[0].start_us
-        passed = 0
-        while passed < len(self._unlinked) and self._unlinked[passed] < start:
-            passed += 1
-        del self._unlinked[:passed]
-        return "kernels that no op launched" if passed else ""
+        before, self._passed = self._passed, bisect_left(self._unlinked, op.kernels[0].start_us, self._passed)
+        return "kernels that no op launched" if self._passed > before else ""

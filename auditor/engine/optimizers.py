@@ -18,6 +18,8 @@ FUSED_LISTS = {"SGD": 2, "Adam": 4, "AdamW": 4, "Adagrad": 3}
 """Optimizers of ``torch.optim`` that take ``fused=True``, and how many lists of tensors their kernel works on:
 parameters, gradients and states (``_fused_adam_`` and the like in ATen's ``native_functions.yaml``), momentum apart.
 """
+FOREACH = frozenset({"ASGD", "Adadelta", "Adafactor", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"})
+"""Those that take ``foreach=True`` only. Of classes that are not PyTorch's it is not known."""
 ONE_BY_ONE = frozenset({"LBFGS", "SparseAdam", "Muon"})
 """Those that have neither ``fused`` nor ``foreach``."""
 FOR_ALL = ("aten._foreach_", "aten._fused_")
@@ -50,13 +52,20 @@ def _candidate(graph: Canonical, rule: Rule, name: str, region: Region, on_cpu: 
     if not fused:
         region.moves(graph.traffic(op) for op in loop)
     after = _fused(name, loop, sizes, on_cpu) if fused else _foreach(loop, sizes)
-    remedy = f"{name}(…, {'fused' if fused else 'foreach'}=True)"
     return Candidate(
         rule, region, {"optimizer": name} if name else {}, kernels_after=after,
         launches_only=region.bytes_fused >= region.bytes_now,
-        instead=remedy if name else "torch._foreach_ ops on lists of parameters",
+        instead=_instead(name),
         example=tuple(loop[: max(1, round(len(loop) / len(sizes)))]),
     )  # fmt: skip
+
+
+def _instead(name: str) -> str:
+    if name in FUSED_LISTS:
+        return f"{name}(…, fused=True)"
+    if name in FOREACH:
+        return f"{name}(…, foreach=True)"
+    return f"torch._foreach_ ops on lists in {f'{name}.step' if name else 'it'}, or torch.compile around it"
 
 
 def _steps(graph: OpGraph) -> Iterator[tuple[str, list[Op]]]:

@@ -116,6 +116,13 @@ def test_two_optimizers_are_two_findings_and_their_steps_sites() -> None:
     assert steps == {"SGD": (2, 16, "SGD(…, fused=True)"), "RMSprop": (1, 8, "RMSprop(…, foreach=True)")}
 
 
+def test_an_optimizer_of_ones_own_is_not_told_of_arguments_that_it_may_not_have() -> None:
+    [finding] = audit(
+        parse(f'{parameters(8)}\nphase("optimizer", "Lion.step")\n' + each("aten.sign_(p{i})", 8))
+    ).findings
+    assert finding.instead == "torch._foreach_ ops on lists in Lion.step, or torch.compile around it"
+
+
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam", "Muon"])
 def test_optimizers_without_another_form_are_left_alone(name: str) -> None:
     text = f'{parameters(8)}\nphase("optimizer", "{name}.step")\n' + each("aten.add_(p{i}, g{i})", 8)
