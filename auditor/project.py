@@ -20,6 +20,15 @@ def project_of(folder: Path) -> str:
     return _name(folder.absolute()).encode("utf-8", errors="replace").decode("utf-8")
 
 
+def root_of(folder: Path) -> Path | None:
+    """The nearest folder with a ``pyproject.toml`` or a repository, ``folder`` itself included; None without one."""
+    folder = folder.absolute()
+    for place in (folder, *folder.parents):
+        if (place / "pyproject.toml").is_file() or (place / ".git").exists():
+            return place
+    return None
+
+
 def _name(folder: Path) -> str:
     for place in (folder, *folder.parents):
         name = _declared(place / "pyproject.toml")

@@ -54,7 +54,7 @@ def add_db(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--db",
         metavar="PLACE",
-        help="store: a folder, a database file or a URL (default: $FUSION_AUDIT_DIR or .fusion-audit)",
+        help="store: a folder, a database file or a URL (default: $FUSION_AUDIT_DIR, or .fusion-audit of the project)",
     )
 
 

@@ -1,16 +1,12 @@
-"""What stands below an optimizer's step, or a backward pass, in a trace and is no part of it.
+"""What stands below an optimizer's step in a trace and is no part of it.
 
 ``optimizer.step(closure)`` calls forward and backward itself: Lightning always does, and L-BFGS has to, several times
 in one step. A closure is no range of its own in a trace. It is taken to begin with the step, or after a backward pass
 with the next ``zero_grad`` or module, and to end with its backward; what comes after that is the optimizer's own.
-
-A collective's record function may end on another thread than it began on. The observer then takes the autograd node
-that started it for open, and everything that follows in the step for a part of it.
 """
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 
@@ -48,12 +44,6 @@ NONE = Closures()
 def backward_ends(trace: ExecutionTrace) -> list[int]:
     """Nodes at which a backward pass had returned, in order; none in traces that the recorder did not make."""
     return sorted(node.id for node in trace.nodes.values() if node.name == "fa.backward_end")
-
-
-def after_the_next(ends: list[int], node: int) -> Closures:
-    """All that began after the backward pass that ``node`` belongs to."""
-    at = bisect_right(ends, node)
-    return Closures((ends[at],), (sys.maxsize,)) if at < len(ends) else NONE
 
 
 def closures_of(trace: ExecutionTrace) -> dict[int, Closures]:

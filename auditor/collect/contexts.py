@@ -6,16 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from auditor.collect.closures import (
-    BACKWARD,
-    NONE,
-    OPTIMIZER,
-    Closures,
-    after_the_next,
-    backward_ends,
-    closures_of,
-    scope_of,
-)
+from auditor.collect.closures import BACKWARD, NONE, OPTIMIZER, Closures, backward_ends, closures_of, scope_of
 from auditor.collect.dispatched import is_composite, namespace
 from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.collect.names import decoded
@@ -48,7 +39,7 @@ def dispatched_nodes(trace: ExecutionTrace) -> list[Dispatched]:
     found: list[Dispatched] = []
     closures, ends = closures_of(trace), backward_ends(trace)
     for root in trace.roots:
-        for node, context in _walk(trace, root, Context(), forward, closures, ends):
+        for node, context in _walk(trace, root, Context(), forward, closures):
             if context.phase == "forward" and node.sequence >= 0:
                 forward[(node.thread, node.sequence)] = context  # the last op of a number made the autograd node
             found.append((node, context))
@@ -95,7 +86,7 @@ def _with_gradient_seed(found: list[Dispatched]) -> list[Dispatched]:
 
 def _walk(
     trace: ExecutionTrace, top: Node, context: Context, forward: dict[tuple[int, int], Context],
-    closures: dict[int, Closures], ends: list[int],
+    closures: dict[int, Closures],
 ) -> Iterator[Dispatched]:  # fmt: skip
     """Depth first, without recursion: Python frames of deep models would exceed its limit."""
     open_: list[Dispatched] = [(top, context)]
@@ -106,8 +97,6 @@ def _walk(
             continue
         children = trace.children.get(node.id, [])
         inner, outside = _enter(node, children, around, forward), closures.get(node.id, NONE)
-        if node.name.startswith(BACKWARD):
-            outside = after_the_next(ends, node.id)
         open_.extend((child, around if child.id in outside else inner) for child in reversed(children))
 
 

@@ -90,6 +90,15 @@ class ExecutionTrace:
     children: dict[int, list[Node]] = field(default_factory=dict)
     roots: list[Node] = field(default_factory=list)
 
+    def hang(self) -> None:
+        """Set ``children`` and ``roots`` by the parents of ``nodes``; a node that is its own parent is a root."""
+        self.children, self.roots = {}, []
+        for node in self.nodes.values():
+            if node.parent == node.id or node.parent not in self.nodes:
+                self.roots.append(node)
+            else:
+                self.children.setdefault(node.parent, []).append(node)
+
 
 def load_execution_trace(path: str | Path) -> ExecutionTrace:
     """Read an execution trace, ``.json`` or ``.json.gz``.
@@ -105,11 +114,7 @@ def load_execution_trace(path: str | Path) -> ExecutionTrace:
     trace = ExecutionTrace(path)
     for raw in sorted(file.nodes, key=lambda n: n.id):
         trace.nodes[raw.id] = _node(raw)
-    for node in trace.nodes.values():
-        if node.parent == node.id or node.parent not in trace.nodes:
-            trace.roots.append(node)
-        else:
-            trace.children.setdefault(node.parent, []).append(node)
+    trace.hang()
     return trace
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from auditor.collect.closures import OPTIMIZER
 from auditor.collect.contexts import Dispatched
 from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.collect.kineto import Event, Trace, by_thread, decode_op
@@ -14,14 +15,15 @@ MIN_AGREEMENT = 0.95
 """Share of the ops that must find an event of the same name. Real pairs reach 0.97 to 1: a last op may be cut off."""
 
 
-def join(execution: ExecutionTrace, trace: Trace, dispatched: Sequence[Dispatched]) -> dict[int, Event]:
-    """Event of each node id. By ``Record function id`` first; older recorders' ids do not match: then by op order.
+def join(
+    execution: ExecutionTrace, trace: Trace, dispatched: Sequence[Dispatched], by_id: dict[int, Event]
+) -> dict[int, Event]:
+    """Event of each node id: ``by_id``, or where those are too few by the order of ops.
 
     Raises:
         AuditError: neither joins 95 % of the dispatched ops.
     """
     wanted = [node for node, _ in dispatched]
-    by_id = _by_record_function(execution.nodes.values(), trace.cpu_ops)
     agreement = _agreement(wanted, by_id)
     if agreement >= MIN_AGREEMENT:
         return by_id
@@ -39,11 +41,18 @@ def _agreement(wanted: Sequence[Node], joined: dict[int, Event]) -> float:
     return sum(node.id in joined for node in wanted) / len(wanted)
 
 
-def _by_record_function(nodes: Iterable[Node], ops: Iterable[Event]) -> dict[int, Event]:
-    events = {decode_op(event).record_function_id: event for event in ops}
+def by_record_function(execution: ExecutionTrace, trace: Trace) -> dict[int, Event]:
+    """Event of each node id by ``Record function id``: of ops, our annotations, autograd nodes and optimizers' ranges.
+
+    Empty where ids do not match, as older recorders' do not.
+    """
+    ranges = (event for event in trace.annotations if event.name.startswith(OPTIMIZER))  # others may end anywhere
+    events = {decode_op(event).record_function_id: event for event in (*trace.cpu_ops, *ranges)}
     events.pop(0, None)
-    joined = ((node.id, node.name, events.get(node.rf_id)) for node in nodes)
-    return {id_: event for id_, name, event in joined if event is not None and event.name == name}
+    joined = ((node, events.get(node.rf_id)) for node in execution.nodes.values())
+    found = {node.id: event for node, event in joined if event is not None and event.name == node.name}
+    ops = [node for node in execution.nodes.values() if node.schema]
+    return found if ops and _agreement(ops, found) >= MIN_AGREEMENT else {}
 
 
 def _by_order(execution: ExecutionTrace, trace: Trace) -> dict[int, Event]:

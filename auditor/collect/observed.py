@@ -7,10 +7,11 @@ from auditor.collect.builder import Call, GraphBuilder
 from auditor.collect.contexts import dispatched_nodes
 from auditor.collect.dispatched import METADATA_IN_PLACE, bare, is_view, launches_nothing, parse_schema
 from auditor.collect.execution_trace import ExecutionTrace, Node
-from auditor.collect.join import join
+from auditor.collect.join import by_record_function, join
 from auditor.collect.kernel_links import attach_kernels
 from auditor.collect.kineto import Event, Trace
 from auditor.collect.nesting import nests
+from auditor.collect.renest import nest_by_time
 from auditor.errors import AuditError
 from auditor.graph.model import Op, OpGraph
 
@@ -23,12 +24,14 @@ def observed_graph(trace: Trace, execution: ExecutionTrace, recorded: str = "") 
     Raises:
         AuditError: the step holds no op, or the two are not of the same step.
     """
+    by_id = by_record_function(execution, trace)
+    nest_by_time(execution, by_id)
     dispatched = dispatched_nodes(execution)
     if not dispatched:
         raise AuditError(
             f"{recorded or execution.path}: the recorded step ran no PyTorch op; record one in which a model computes."
         )
-    events = join(execution, trace, dispatched)
+    events = join(execution, trace, dispatched, by_id)
     builder = GraphBuilder()
     pairs: list[tuple[Op, Event]] = []
     silent: set[int] = set()

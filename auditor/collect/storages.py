@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 
 from auditor.collect.arguments import TensorRef
 from auditor.graph.model import OpGraph, Value
-
-_WRAPPED_NUMBERS = frozenset({"f64", "i64", "bool", "c128"})
-"""dtypes of the 0-dim tensors that PyTorch makes of Python numbers, unseen by any recorder."""
+from auditor.graph.promotion import may_be_number
 
 Geometry = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 
@@ -116,9 +114,10 @@ class Storages:
         """Whether memory was freed and handed out again unseen: too small, or a Python number in its place."""
         if generation.size and ref.region[1] > generation.size:
             return True
-        if new_ids or ref.shape or ref.dtype not in _WRAPPED_NUMBERS or ref.device != "cpu":
+        if not may_be_number(ref.dtype, ref.shape, ref.device):
             return False
-        return all(v.tensor != ref.tensor or v.geometry != _geometry(ref) for v in generation.current)
+        alike = (v for v in generation.current if v.geometry == _geometry(ref))
+        return not any(new_ids or v.tensor == ref.tensor for v in alike)
 
 
 def _root(value: Value) -> Value:

@@ -78,7 +78,7 @@ class Demands:
     def against_baseline(self, ranks: int = 1) -> Demands:
         """With those that hold against a baseline where no increase is set: no count may grow, peak memory by 1 %.
 
-        Of several ``ranks`` peak memory is not held: a collective ends at any time, and keeps tensors until then.
+        Of several ``ranks`` it is not held: where a model is sharded, gloo's threads run ops in no fixed order.
         """
         if any(each.increase and each.scope == Scope() for each in self.limits):
             return self

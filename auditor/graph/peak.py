@@ -10,6 +10,7 @@ from collections import defaultdict
 from itertools import accumulate
 
 from auditor.graph.model import OpGraph, Value, owner_of
+from auditor.graph.promotion import may_be_number
 
 HOST = "cpu"
 
@@ -19,12 +20,15 @@ def peak_bytes(graph: OpGraph) -> int:
 
     A storage lives from the op that makes it to the last op that reads or writes it. One that no op makes (weights,
     the batch) is held all the time, and one that escapes is held to the end. Views and versions written in place are
-    part of their storage, which counts once. Host tensors count only where nothing lies on another device.
+    part of their storage, which counts once. Host tensors count only where nothing lies on another device. Tensors of
+    Python numbers don't count: each call makes one, where the last one's memory may or may not be free again.
     """
     held: dict[tuple[str, int], _Held] = {}
     end = len(graph.ops)
     for value in graph.values:
         owner = value if value.base is None else owner_of(value)
+        if owner.producer is None and may_be_number(owner.dtype, owner.shape, owner.device):
+            continue
         key = (owner.device, owner.storage)
         storage = held.get(key)
         if storage is None:

@@ -15,6 +15,14 @@ _CATEGORY = {"bool": 0, **dict.fromkeys(("u8", "i8", "i16", "i32", "i64", "u16",
 _SCALARS = {bool: "bool", int: "i64", float: "f32", complex: "c64"}
 
 
+_OF_NUMBERS = frozenset({"f64", "i64", "bool", "c128"})
+
+
+def may_be_number(dtype: str, shape: Shape, device: str) -> bool:
+    """Whether a tensor may be one that PyTorch makes of a Python number, unseen by any recorder."""
+    return not shape and dtype in _OF_NUMBERS and device == "cpu"
+
+
 def is_floating(dtype: str) -> bool:
     """Floating or complex."""
     return _CATEGORY.get(dtype, 2) >= 2

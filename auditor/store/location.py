@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from auditor.errors import AuditError
+from auditor.project import root_of
 
 FOLDER = ".fusion-audit"
 FOLDER_VARIABLE = "FUSION_AUDIT_DIR"
@@ -31,7 +32,7 @@ def locate(place: str | Path | None = None) -> Location:
 
     A URL (``postgresql://…``, ``sqlite:///…``) is used as it is; a name ending in ``.db``, ``.sqlite`` or
     ``.sqlite3`` is a database file; anything else is a folder. ``None`` means the place in ``FUSION_AUDIT_DB``, the
-    folder in ``FUSION_AUDIT_DIR``, or ``.fusion-audit`` here. A server's Parquet files go to ``FUSION_AUDIT_ARTEFACTS``
+    folder in ``FUSION_AUDIT_DIR``, or :func:`default_folder`. A server's Parquet files go to ``FUSION_AUDIT_ARTEFACTS``
     (a path or an fsspec URL), or to the folder.
     """
     if place is None:
@@ -42,7 +43,16 @@ def locate(place: str | Path | None = None) -> Location:
 
 
 def default_folder() -> Path:
-    return Path(os.environ.get(FOLDER_VARIABLE) or FOLDER)
+    """``.fusion-audit`` of the project that this folder is in: the nearest one up to the project's root, else there.
+
+    Outside of any project it is the one of this folder.
+    """
+    if named := os.environ.get(FOLDER_VARIABLE):
+        return Path(named)
+    here = Path.cwd()
+    root = root_of(here) or here
+    within = [place for place in (here, *here.parents) if place == root or root in place.parents]
+    return next((place / FOLDER for place in within if (place / FOLDER).is_dir()), root / FOLDER)
 
 
 def _from_path(path: Path) -> Location:

@@ -190,6 +190,7 @@ def test_a_number_under_a_time_is_the_least(seen: Seen, site: Site) -> None:
     page.get_by_role("spinbutton", name=re.compile("^time", re.IGNORECASE)).fill("27")
 
     expect(page.locator("#kernels-says")).to_have_text("4 of 11 kernels · 114 µs")
+    page.wait_for_function("() => /filter=dur_us/.test(window.location.search)")  # written after the count is said
     assert query(page) == {"filter": "dur_us:greaterThanOrEqual:27"}
     assert seen.wrong == []
 

@@ -50,7 +50,7 @@ if "--fail" in sys.argv:
 else:
     dist.init_process_group("gloo")
     train(torch.nn.parallel.DistributedDataParallel(model), 12)
-    print("rank", dist.get_rank(), "is done", flush=True)
+    os.write(1, b"rank %d is done\\n" % dist.get_rank())  # print would write it piece by piece, between the other's
     dist.destroy_process_group()
 """
 
@@ -77,10 +77,8 @@ def test_two_ranks_are_one_run_that_rank_0_reports(script: Path, store: Store, f
     assert report["run"]["id"] == line.id
     assert (report["run"]["world_size"], report["run"]["notes"]) == (2, [])
     first, second = report["ranks"]
-    counts = ("kernels", "memory_bound_kernels", "unfused_kernels", "avoidable_kernels", "bytes")
+    counts = ("kernels", "memory_bound_kernels", "unfused_kernels", "avoidable_kernels", "bytes", "peak_bytes")
     assert [first["totals"][key] for key in counts] == [second["totals"][key] for key in counts]
-    peaks = [rank["totals"]["peak_bytes"] for rank in (first, second)]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.1)  # a collective ends on a thread of its own, at any time
     assert first["totals"]["unfused_kernels"] > 6
     assert (first["totals"]["collective_kernels"], second["differs"]) == (1, [])
     assert first["pid"] != second["pid"]
@@ -119,7 +117,8 @@ def test_ranks_that_fail_or_never_come_are_named_and_the_others_report_what_they
         ("recorded", True, 0), ("failed", False, 1), ("missing", False, 0),
     ]  # fmt: skip
     assert document.run.exit_code == 1
-    cut, failed, missing = document.run.notes[-3:]
+    # a busy machine may add that its times are not to be trusted
+    cut, failed, missing = [note for note in document.run.notes if not note.startswith("The kernels of a step")][-3:]
     assert cut.startswith("train.py: the script was ended after 11 steps: rank 1: train.py: the script failed")
     assert failed.startswith("Rank 1 of 3 failed: train.py: the script failed before a step was recorded")
     assert missing.startswith("Rank 2 of 3 is missing: nothing of it was seen in ")

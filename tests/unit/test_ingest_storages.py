@@ -52,6 +52,18 @@ def test_a_python_number_never_is_what_an_op_made() -> None:
     assert storages.read(ref(1, 7, (), dtype="f64")) is not made  # the number opened the storage anew
 
 
+def test_a_python_number_in_backward_is_nothing_larger_that_was_there_before() -> None:
+    # GIVEN memory that was freed and given to a number, unseen; tensors come back under other ids here
+    storages = Storages(OpGraph())
+    freed = storages.fresh(ref(1, 7, (8, 64)))
+
+    number = storages.read(ref(5, 7, (), dtype="f64"), new_ids=True)
+
+    assert (number.base, number.storage) != (freed, freed.storage)
+    assert number.base is None
+    assert storages.read(ref(6, 7, (), dtype="f64"), new_ids=True) is number  # saved, it comes back under another id
+
+
 def test_a_view_made_unseen_is_a_view_of_what_was_written() -> None:
     storages = Storages(OpGraph())
     whole = storages.fresh(ref(1, 7, (4, 8)))

@@ -57,6 +57,14 @@ def test_the_device_counts_and_not_its_host() -> None:
     assert peak_bytes(graph) == ONE
 
 
+def test_numbers_of_python_take_no_memory() -> None:
+    graph = parse("x: f32[256]\na = aten.exp(x)\nreturn a")
+    number = graph.value("f64", ())
+    doubled = graph.value("f32", (256,))
+    graph.add(Op(1, "aten.mul", (graph.ops[0].outputs[0], number), (doubled,)))
+    assert peak_bytes(graph) == 3 * ONE
+
+
 def test_it_does_not_depend_on_the_order_of_values() -> None:
     graph = parse("x: f32[256]\na = aten.exp(x)\nb = aten.sin(a)\nc = aten.add(a, b)\nreturn c")
     before = peak_bytes(graph)

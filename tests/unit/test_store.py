@@ -274,6 +274,28 @@ class TestPlaces:
         monkeypatch.delenv("FUSION_AUDIT_DIR")
         assert locate().file == folder / ".fusion-audit" / "audits.db"
 
+    def test_a_projects_subfolders_share_its_store(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        # GIVEN a project, a folder deep in it, and one beside it
+        monkeypatch.delenv("FUSION_AUDIT_DIR", raising=False)
+        deep, beside = folder / "project" / "src" / "model", folder / "beside"
+        deep.mkdir(parents=True)
+        beside.mkdir()
+        (folder / "project" / "pyproject.toml").touch()
+
+        # THEN
+        monkeypatch.chdir(deep)
+        assert locate().file == folder / "project" / ".fusion-audit" / "audits.db"
+        monkeypatch.chdir(beside)
+        assert locate().file == beside / ".fusion-audit" / "audits.db"
+
+        # AND a store that is nearer goes on being used; one above the project is another's
+        (folder / ".fusion-audit").mkdir()
+        (deep.parent / ".fusion-audit").mkdir()
+        monkeypatch.chdir(deep)
+        assert locate().file == deep.parent / ".fusion-audit" / "audits.db"
+        (deep.parent / ".fusion-audit").rmdir()
+        assert locate().file == folder / "project" / ".fusion-audit" / "audits.db"
+
     def test_a_server_is_not_designed_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FUSION_AUDIT_ARTEFACTS", "s3://bucket/audits")
         found = locate("postgresql+psycopg://me:secret@db.example/audits")
