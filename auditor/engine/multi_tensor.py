@@ -48,18 +48,23 @@ def _candidate(graph: Canonical, rule: Rule, region: Region, where: str) -> Cand
     after = multi_tensor_launches([_numel(op) for op in ops], _lists(ops[0]))
     return Candidate(
         rule, region, {"where": where} if where else {}, kernels_after=after, launches_only=True, example=ops[:1],
-        instead=_instead(base_name(ops[0].name).removeprefix("aten."), where),
+        instead=_instead(ops[0].name, where),
     )  # fmt: skip
+
+
+def foreach_name(op: str) -> str:
+    """``_foreach_mul_`` of ``aten.mul_``: the function of ``torch`` that does it to a list."""
+    return "_foreach_" + op.removeprefix("aten.").removeprefix("linalg_vector_")
 
 
 def _instead(op: str, where: str) -> str:
     if where == "zero_grad":
         return "zero_grad(set_to_none=True), which fills nothing"
-    if where == ACCUMULATE and op == "add":
+    if where == ACCUMULATE and base_name(op) == "aten.add":
         return "zero_grad(set_to_none=True) if a step has one backward: nothing is added then"
     if where == ACCUMULATE:  # torch.distributed.algorithms.ddp_comm_hooks.default_hooks: one division of each bucket
         return "DDP with gradient_as_bucket_view=True and default_hooks.allreduce_hook: one kernel for each bucket"
-    return f"torch._foreach_{op} on lists of tensors"
+    return f"torch.{foreach_name(op)} on lists of tensors"
 
 
 def _of_ranges(graph: OpGraph, free: list[Op]) -> Iterator[tuple[str, list[Op]]]:

@@ -12,6 +12,7 @@ from auditor.document import Document
 from auditor.engine.claims import Claims, claim
 from auditor.engine.detect import NOTHING_HERE
 from auditor.engine.launch_count import multi_tensor_launches
+from auditor.engine.multi_tensor import FOREACH, foreach_name
 from auditor.engine.rules import Rule, load_rules
 from auditor.engine.whynot import explain
 from auditor.graph.model import HostCall, Kernel, OpGraph
@@ -139,6 +140,15 @@ def test_what_moves_the_same_bytes_saves_launches_only() -> None:
 
 
 # ── many tensors ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_each_op_has_a_form_for_lists() -> None:
+    import torch
+
+    for op in FOREACH:
+        assert hasattr(torch, foreach_name(op)) or hasattr(torch, foreach_name(f"{op}_")), op
+    graph = parse(f"{parameters(8)}\n" + each("aten.mul_(g{i}, 0.5)", 8))
+    assert [f.instead for f in audit(graph).findings] == ["torch._foreach_mul_ on lists of tensors"]
 
 
 def test_pairs_along_the_dataflow_win() -> None:
