@@ -32,17 +32,17 @@ def propose_optimizers(graph: Canonical, rule: Rule, taken: Set[int]) -> Proposa
     found = Proposals()
     least = (rule.detect or {}).get("min", 8)
     for name, ops in _steps(graph.graph):
-        loop = _loop([op for op in ops if op.index not in taken])
-        if name in ONE_BY_ONE or len(loop) < least or any(op.name.startswith(FOR_ALL) for op in ops):
+        if name in ONE_BY_ONE or any(op.name.startswith(FOR_ALL) for op in ops):
             continue
-        on_cpu = is_on_cpu(graph.graph, loop[0])
-        if on_cpu and name not in FUSED_LISTS:  # on a CPU, `foreach` is the same loop
-            continue
-        region = check(graph, loop, None)
-        if isinstance(region, Refusal):
-            found.refusals.append(region)
-            continue
-        found.candidates.append(_candidate(graph, rule, name, region, on_cpu))
+        for loop in _by_device(_loop([op for op in ops if op.index not in taken])):
+            on_cpu = is_on_cpu(graph.graph, loop[0])
+            if len(loop) < least or (on_cpu and name not in FUSED_LISTS):  # on a CPU, `foreach` is the same loop
+                continue
+            region = check(graph, loop, None)
+            if isinstance(region, Refusal):
+                found.refusals.append(region)
+            else:
+                found.candidates.append(_candidate(graph, rule, name, region, on_cpu))
     return found
 
 
@@ -81,6 +81,14 @@ def _steps(graph: OpGraph) -> Iterator[tuple[str, list[Op]]]:
         if is_step:
             running.setdefault(op.thread, (scope, []))[1].append(op)
     yield from running.values()
+
+
+def _by_device(loop: list[Op]) -> list[list[Op]]:
+    """Parameters on several devices, or worked on by several streams, are as many loops."""
+    places: dict[tuple[int, int], list[Op]] = {}
+    for op in loop:
+        places.setdefault((op.kernels[0].device, op.kernels[0].stream), []).append(op)
+    return list(places.values())
 
 
 def _loop(ops: list[Op]) -> list[Op]:

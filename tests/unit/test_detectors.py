@@ -130,6 +130,13 @@ def test_optimizers_without_another_form_are_left_alone(name: str) -> None:
     assert found(claim(parse(text), rules())) == []
 
 
+def test_parameters_on_two_devices_are_two_loops() -> None:
+    graph = parse(f'{parameters(16)}\nphase("optimizer", "SGD.step")\n' + each("aten.add_(p{i}, g{i})", 16))
+    for op in graph.ops:
+        op.kernels = (Kernel(op.name, 0.0, 0.0, device=op.index % 2),)
+    assert found(claim(graph, rules())) == [("FUS801", 8, 1), ("FUS801", 8, 1)]
+
+
 def test_what_moves_the_same_bytes_saves_launches_only() -> None:
     graph = parse(f'{parameters(8)}\nphase("optimizer", "NAdam.step")\n' + each("aten.add_(p{i}, g{i})", 8))
     for op in graph.ops:
