@@ -256,6 +256,8 @@ class Finding(msgspec.Struct, kw_only=True):
     """Canonical ops of a site, in order."""
     replacement: str | None = None
     """Name in ``fused_replacements``; None where the rule names none."""
+    instead: str = ""
+    """What to write, where no replacement of kernels in a model mends it: an argument of an optimizer, a graph."""
     dtype: str = ""
     variant: dict[str, str] = {}
     graph: str = ""

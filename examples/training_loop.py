@@ -7,7 +7,9 @@ A step of the audit reaches from the forward pass to the end of optimizer.step()
 
 * the backward pass has findings of its own, marked with their phase;
 * a value that backward needs is one more output of the fused kernel: compare bytes with those of inference;
-* with --optimizer sgd-by-hand the update is a few kernels for every parameter: candidates for multi-tensor ops.
+* the update is a few kernels for every parameter: one finding of the optimizer, which fused=True mends;
+* with --optimizer sgd-by-hand there is no such argument: on a CPU each parameter's chain could be one kernel, on a GPU
+  lists of all parameters take a kernel for each op.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class GraphBuilder:
                 0, call.name, args, outputs, call.overload, mutates=tuple(v for v, _ in written),
                 module=context.module, module_class=context.module_class, source=context.source,
                 phase=context.phase, thread=call.thread, sequence=call.sequence,
+                scope=context.scope,
             )
         )  # fmt: skip
 

@@ -11,11 +11,19 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from auditor.collect.execution_trace import ExecutionTrace, Node
+from auditor.graph.model import ACCUMULATE
 
 BACKWARD = "autograd::engine::evaluate_function: "
 STEP, ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 OPTIMIZER = (STEP, ZERO_GRAD)
 _BEGINS = (ZERO_GRAD, "fa.module|")
+
+
+def scope_of(name: str) -> str:
+    """``SGD.step`` of an optimizer's range, ``AccumulateGrad`` of the node that adds up gradients; else ``""``."""
+    if name.startswith(OPTIMIZER):
+        return name.partition("#")[2]
+    return ACCUMULATE if name.endswith(f"::{ACCUMULATE}") else ""
 
 
 @dataclass(frozen=True, slots=True)

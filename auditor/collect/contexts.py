@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from auditor.collect.closures import BACKWARD, NONE, OPTIMIZER, Closures, backward_ends, closures_of
+from auditor.collect.closures import BACKWARD, NONE, OPTIMIZER, Closures, backward_ends, closures_of, scope_of
 from auditor.collect.dispatched import is_composite, namespace
 from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.collect.names import decoded
@@ -24,6 +24,7 @@ class Context:
     module_class: str = ""
     source: Source | None = None
     outside: bool = False
+    scope: str = ""
 
 
 Dispatched = tuple[Node, Context]
@@ -113,9 +114,9 @@ def _enter(node: Node, children: list[Node], around: Context, forward: dict[tupl
     if name.startswith("fa."):
         return _annotated(name, around)
     if name.startswith(BACKWARD):
-        return _backward(children, forward)
+        return replace(_backward(children, forward), scope=scope_of(name))
     if name.startswith(OPTIMIZER):
-        return Context(phase="optimizer")
+        return Context(phase="optimizer", scope=scope_of(name))
     return around
 
 

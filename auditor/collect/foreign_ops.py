@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from auditor.collect.closures import BACKWARD, OPTIMIZER
+from auditor.collect.closures import BACKWARD, OPTIMIZER, scope_of
 from auditor.collect.dispatched import (
     bare,
     full_name,
@@ -72,6 +72,7 @@ class ForeignOp:
     phase: Phase
     linear: Event | None
     sequence: int
+    scope: str = ""
 
 
 def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
@@ -91,6 +92,7 @@ class _Around:
     linear: Event | None = None
     sequence: int = -1
     taken: bool = False
+    scope: str = ""
     closure: float = 0.0
     """Of an optimizer's step: when the last backward node in it starts; what started before ran in its closure."""
 
@@ -119,7 +121,7 @@ def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
         call = _call(name, *raw_inputs(args)) if name else None
         if call and (call.dispatched or (call.dispatched is None and i not in has_children)):
             inner.taken = True
-            yield ForeignOp(number, event, call, outer.phase, outer.linear, inner.sequence)
+            yield ForeignOp(number, event, call, outer.phase, outer.linear, inner.sequence, outer.scope)
             number += 1
 
 
@@ -127,13 +129,14 @@ def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _
     if event.name.startswith(OPTIMIZER):
         before = bisect_left(starts, event.end)
         last = starts[before - 1] if before else 0.0
-        return _Around("optimizer", closure=last if last > event.start else 0.0)
+        return _Around("optimizer", scope=scope_of(event.name), closure=last if last > event.start else 0.0)
     if is_backward(event.name):
         known = args.sequence_number if args.sequence_number >= 0 else outer.sequence
-        return _Around("backward", sequence=known)
+        return _Around("backward", sequence=known, scope=scope_of(event.name) or outer.scope)
     linear = event if event.name == "aten::linear" else outer.linear
     backward = outer.phase == "backward"
-    return _Around(outer.phase, linear, outer.sequence if backward else args.sequence_number)
+    scope = scope_of(event.name) or outer.scope
+    return _Around(outer.phase, linear, outer.sequence if backward else args.sequence_number, scope=scope)
 
 
 @lru_cache(maxsize=65536)

@@ -15,7 +15,7 @@ from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.idioms import find_idioms
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
-from auditor.graph.model import Arg, Op, OpGraph, Value
+from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
 
 _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
@@ -60,11 +60,12 @@ class ThreadLinker:
                 0, call.op_name, tuple(args), outputs, effect.overload, (),
                 tuple([v for i in effect.writes if isinstance(v := args[i], Value)]),
                 place.module, place.module_class, place.source, foreign.phase, self._thread, foreign.sequence,
-                bool(links),
+                bool(links), scope=foreign.scope,
             )
         )  # fmt: skip
-        for candidate in made:
-            self._candidates.add(candidate, foreign.event.start)
+        if foreign.scope != ACCUMULATE:  # a gradient that is complete is read by no node of the backward
+            for candidate in made:
+                self._candidates.add(candidate, foreign.event.start)
         if foreign.number in self._awaited:
             self._waiting[foreign.number] = (_like_first_output(effect, links), made[0] if made else None)
         return op

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from auditor.devices.describe import Device
 from auditor.document import (
@@ -16,7 +17,6 @@ from auditor.document import (
     Site,
     SourceInfo,
     Totals,
-    TotalSaving,
 )  # fmt: skip
 from auditor.engine.by_name import findings_by_name, named_sites, told_of
 from auditor.engine.census import Census, census
@@ -35,9 +35,9 @@ from auditor.engine.savings import (
     step_saving,
 )
 from auditor.engine.step_time import doubt
+from auditor.engine.totals import totals_of
 from auditor.graph.model import Op, OpGraph, Source
 from auditor.graph.ops import base_name
-from auditor.graph.peak import peak_bytes
 from auditor.graph.ssa import print_graph
 from auditor.graph.traffic import Traffic, traffic_of
 
@@ -67,20 +67,20 @@ def assemble(
     model = step_model(graph, device)
     groups: dict[tuple[object, ...], list[tuple[Candidate, Site]]] = defaultdict(list)
     for candidate in claims.sites:
-        home = home_of(candidate.region.ops)
-        cost = cost_of(candidate.region, candidate.rule.family, traffic=claims.traffic)
-        groups[_group_key(candidate, home)].append((candidate, _site(candidate, home, estimate(cost, device), model)))
+        home = _home(candidate)
+        site = _site(candidate, home, _priced(candidate, claims.traffic, device), model)
+        groups[_group_key(candidate, home)].append((candidate, site))
     findings = [_finding(graph, members, model) for members in groups.values()]
     notes = [told] if (told := doubt(graph)) else []
     if by_name:
         linked = [(c, f) for members, f in zip(groups.values(), findings, strict=True) for c, _ in members]
-        named = findings_by_name(named_sites(graph, claims.sites), linked)
+        named = findings_by_name(named_sites(graph, [c for c in claims.sites if c.rule.detect is None]), linked)
         findings += named
         notes += [told_of(named)] if named else []
-    findings.sort(key=lambda f: (-f.saving.likely_us, -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
+    findings.sort(key=lambda f: (-_worth(f), -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
     counted = census(graph, rules)
     return Assembled(
-        totals=_totals(graph, findings, counted, model, claims.traffic),
+        totals=totals_of(graph, findings, counted, model, claims.traffic),
         findings=findings,
         refused=_refused(claims.refused),
         coverage=_coverage(graph),
@@ -89,9 +89,22 @@ def assemble(
     )
 
 
+def _worth(finding: Finding) -> float:
+    """Kernel time that it likely saves; of launches that the device waits for, which are no kernel time, wall time."""
+    return finding.saving.step_us if finding.family == "launch" else finding.saving.likely_us
+
+
+def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:
+    if candidate.waiting is not None:
+        return Estimate(0.0, 0.0, candidate.waiting.told)
+    after, together = candidate.kernels_after, candidate.launches_only
+    return estimate(cost_of(candidate.region, candidate.rule.family, after, traffic, together), device)
+
+
 def cost_of(
-    region: Region, family: str, kernels_after: int = 1, traffic: Callable[[Op], Traffic] = traffic_of
-) -> SiteCost:
+    region: Region, family: str, kernels_after: int = 1, traffic: Callable[[Op], Traffic] = traffic_of,
+    launches_only: bool = False,
+) -> SiteCost:  # fmt: skip
     """What the savings model needs to know of a site; ``traffic`` tells the bytes that an op moves."""
     return SiteCost(
         family=family,
@@ -99,6 +112,7 @@ def cost_of(
         bytes_read_fused=region.bytes_read,
         bytes_written_fused=region.bytes_written,
         kernels_after=kernels_after,
+        launches_only=launches_only,
     )
 
 
@@ -124,13 +138,26 @@ def home_of(ops: Iterable[Op]) -> Op:
     return inside[0]
 
 
+def _home(candidate: Candidate) -> Op:
+    """The op that stands for a site; of launches that the device waits for, the module around all of them."""
+    home = home_of(candidate.region.ops)
+    if candidate.waiting is None:
+        return home
+    paths = [op.module.split(".") for op in candidate.region.ops]
+    shared = ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False)))
+    inside = (op.module_class for op in candidate.region.ops if op.module == shared)
+    return Op(home.index, home.name, (), (), module=shared, module_class=next(inside, ""), phase=home.phase)
+
+
 def source_info(source: Source | None) -> SourceInfo | None:
     return SourceInfo(file=source.file, line=source.line, function=source.function) if source else None
 
 
 def _group_key(candidate: Candidate, home: Op) -> tuple[object, ...]:
+    if candidate.waiting is not None:  # all stretches of a step are mended at once
+        return (candidate.rule.id,)
     where = (home.source.file, home.source.function) if home.source else ()
-    ops = tuple(base_name(op.name) for op in candidate.region.ops)
+    ops = tuple(base_name(op.name) for op in _shown(candidate))
     return (
         candidate.rule.id,
         home.module_class,
@@ -140,6 +167,10 @@ def _group_key(candidate: Candidate, home: Op) -> tuple[object, ...]:
         tuple(candidate.variant.items()),
         _dtype(candidate),
     )
+
+
+def _shown(candidate: Candidate) -> tuple[Op, ...]:
+    return candidate.example or candidate.region.ops
 
 
 def _dtype(candidate: Candidate) -> str:
@@ -155,14 +186,14 @@ def _site(candidate: Candidate, home: Op, priced: Estimate, model: StepModel) ->
         module=home.module,
         source=source_info(home.source),
         kernels=region.kernels,
-        kernels_after=1,
+        kernels_after=candidate.kernels_after,
         device_us=region.device_us,
         bytes_now=region.bytes_now,
         bytes_fused=region.bytes_fused,
         saving=Saving(
             ideal_us=priced.ideal_us,
             likely_us=priced.likely_us,
-            step_us=step_saving(priced.likely_us, region.kernels - 1, model),
+            step_us=_of_step(candidate, priced.likely_us, model),
         ),
         formula=priced.formula,
         inputs=[v.id for v in region.inputs],
@@ -172,14 +203,24 @@ def _site(candidate: Candidate, home: Op, priced: Estimate, model: StepModel) ->
     )
 
 
+def _of_step(candidate: Candidate, likely_us: float, model: StepModel) -> float:
+    """Wall time that the site is worth."""
+    if candidate.waiting is not None:
+        return candidate.waiting.saved_us
+    return step_saving(likely_us, candidate.region.kernels - candidate.kernels_after, model)
+
+
 def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepModel) -> Finding:
     candidate = members[0][0]
     rule = candidate.rule
     sites = [site for _, site in members]
-    home = home_of(candidate.region.ops)
+    home = _home(candidate)
     device_us = sum(s.device_us for s in sites)
     likely = sum(s.saving.likely_us for s in sites)
     kernels = sum(s.kernels for s in sites)
+    kernels_after = sum(s.kernels_after for s in sites)
+    waits = [c.waiting for c, _ in members if c.waiting is not None]
+    waited = sum(wait.wall_us - wait.busy_us for wait in waits)
     modules = list(dict.fromkeys(s.module for s in sites))[:MAX_MODULES]
     inferred = any(op.inferred for c, _ in members for op in c.region.ops)
     return Finding(
@@ -190,36 +231,37 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         fingerprint=_fingerprint(rule, candidate, home),
         sites=len(sites),
         kernels=kernels,
-        kernels_after=sum(s.kernels_after for s in sites),
+        kernels_after=kernels_after,
         device_us=device_us,
         bytes_now=sum(s.bytes_now for s in sites),
         bytes_fused=sum(s.bytes_fused for s in sites),
         saving=Saving(
             ideal_us=sum(s.saving.ideal_us for s in sites),
             likely_us=likely,
-            step_us=step_saving(likely, kernels - len(sites), model),
+            step_us=sum(w.saved_us for w in waits) or step_saving(likely, kernels - kernels_after, model),
         ),
-        amdahl_cap=amdahl_cap(model.step_us, step_saving(device_us, kernels, model)),
+        amdahl_cap=amdahl_cap(model.step_us, waited or step_saving(device_us, kernels, model)),
         provenance="inferred" if inferred else graph.provenance,
         phase=home.phase,
         module_class=home.module_class,
         modules=modules,
         source=source_info(home.source),
-        ops=[op.name for op in candidate.region.ops],
+        ops=[op.name for op in _shown(candidate)],
         replacement=rule.replacement,
+        instead=candidate.instead,
         dtype=_dtype(candidate),
         variant=candidate.variant,
-        graph=print_graph(_with_views(candidate.region)),
+        graph=print_graph(_with_views(_shown(candidate))),
         places=sites,
     )
 
 
-def _with_views(region: Region) -> list[Op]:
+def _with_views(ops: Sequence[Op]) -> list[Op]:
     """The site's ops with the views between them, as FX would print them."""
-    inside = {op.index for op in region.ops}
-    needed: dict[int, Op] = {op.index: op for op in region.ops}
-    first = region.ops[0].index
-    pending = list(region.ops)
+    inside = {op.index for op in ops}
+    needed: dict[int, Op] = {op.index: op for op in ops}
+    first = ops[0].index
+    pending = list(ops)
     while pending:
         for value in pending.pop().inputs():
             view = value.producer
@@ -236,43 +278,12 @@ def _fingerprint(rule: Rule, candidate: Candidate, home: Op) -> str:
 
     A function says where code is that belongs to no module; a module's own may be cut into others.
     """
+    if candidate.waiting is not None:
+        return hashlib.sha256(rule.id.encode()).hexdigest()[:16]
     function = home.source.function if home.source and not home.module_class else ""
-    ops = ",".join(base_name(op.name) for op in candidate.region.ops)
+    ops = ",".join(base_name(op.name) for op in _shown(candidate))
     text = "|".join((rule.id, home.module_class, function, home.phase, ops, str(sorted(candidate.variant.items()))))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _totals(
-    graph: OpGraph, findings: list[Finding], counted: Census, model: StepModel, traffic: Callable[[Op], Traffic]
-) -> Totals:
-    ops = [op for op in graph.ops if op.kernels]
-    unfused = sum(f.kernels for f in findings)
-    in_findings = sum(f.device_us for f in findings)
-    device_us = sum(op.dur_us for op in ops) + sum(k.dur_us for k in graph.unlinked)
-    likely = sum(f.saving.likely_us for f in findings)
-    avoidable = unfused - sum(f.kernels_after for f in findings)
-    return Totals(
-        kernels=graph.kernels,
-        memory_bound_kernels=counted.memory_bound,
-        unfused_kernels=unfused,
-        avoidable_kernels=avoidable,
-        already_fused_kernels=counted.fused,
-        device_us=device_us,
-        step_us=model.step_us,
-        memory_bound_us=counted.memory_bound_us,
-        idle_us=max(model.step_us - model.busy_us, 0.0),
-        bytes=sum(traffic(op).total for op in ops),
-        peak_bytes=peak_bytes(graph),
-        collective_kernels=counted.collectives,
-        collective_us=counted.collective_us,
-        saving=TotalSaving(
-            ideal_us=sum(f.saving.ideal_us for f in findings),
-            likely_us=likely,
-            step_us=step_saving(likely, avoidable, model),
-            bytes=sum(f.bytes_now - f.bytes_fused for f in findings),
-            amdahl_cap=amdahl_cap(model.step_us, step_saving(in_findings, unfused, model)),
-        ),
-    )
 
 
 def _refused(refused: list[tuple[Rule, Refusal]]) -> list[Refused]:

@@ -15,7 +15,7 @@ from auditor.engine.legality import Refusal, Region, barrier_name, check
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
-from auditor.graph.model import Op
+from auditor.graph.model import ACCUMULATE, Op
 from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import kind_of
 
@@ -134,16 +134,11 @@ class _Grower:
                 self._merge(theirs, ours)
 
     def _eligible(self, node: Node) -> bool:
+        """What accumulates gradients is a node of the engine's own: no kernel of a backward takes it in."""
         for op in node.ops:
-            if op.index in self.claimed or not op.kernels:
+            if op.index in self.claimed or not op.kernels or op.scope == ACCUMULATE:
                 return False
-        if node.kind == "dropout":
-            return True
-        name = node.op.name
-        kind = kind_of(name)
-        if kind in ("pointwise", "reduction", "norm", "copy"):
-            return bool(node.outs)
-        return name in JOINING_MOVEMENT or name in SHIFTING_MOVEMENT
+        return could_join(node)
 
     def _joins(self, theirs: _Group, ours: _Group, producer: Node, node: Node, operand: CValue) -> bool:
         a, b = producer.op, node.op
@@ -204,6 +199,18 @@ class _Grower:
         large.axis, large.row = (large.axis or small.axis), (large.row or small.row)
         large.first = min(large.first, small.first)
         large.last = max(large.last, small.last)
+
+
+def could_join(node: Node) -> bool:
+    """Whether the kernels of ``node`` may be part of a chain at all, wherever it stands."""
+    if not node.ops:
+        return False
+    if node.kind == "dropout":
+        return True
+    name = node.op.name
+    if kind_of(name) in ("pointwise", "reduction", "norm", "copy"):
+        return bool(node.outs)
+    return name in JOINING_MOVEMENT or name in SHIFTING_MOVEMENT
 
 
 def _shifted(node: Node) -> set[int]:

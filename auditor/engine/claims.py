@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from auditor.engine.chains import propose_chains
+from auditor.engine.detect import BEFORE_CHAINS, LAST, detect
 from auditor.engine.legality import Refusal
 from auditor.engine.propose import Candidate, Proposals, evaluate, propose
 from auditor.engine.rules import Rule
@@ -73,6 +74,8 @@ class _Claimer:
             return propose_siblings(self.graph, rule)
         if rule.chain is not None:
             return propose_chains(self.graph, rule, self.taken)
+        if rule.detect is not None:
+            return detect(self.graph, rule, self.taken)
         return propose(self.graph, rule, self.taken)
 
     def _second_chance(self, rule: Rule, proposals: Proposals) -> Iterator[Candidate]:
@@ -104,17 +107,22 @@ def _preference(candidate: Candidate) -> tuple[int, int, int, str]:
 
 
 def turns(rules: Sequence[Rule]) -> list[list[Rule]]:
-    """Rules in the order they may claim: nobody before those it yields to, chains last."""
+    """Rules in the order they may claim: nobody before those it yields to, then chains, then what needs the rest."""
     present = {rule.id for rule in rules}
     waiting = sorted(rules, key=lambda r: r.id)
     done: set[str] = set()
     order: list[list[Rule]] = []
     chains = [r for r in waiting if r.chain is not None]
-    waiting = [r for r in waiting if r.chain is None]
+    early, late = ([r for what in group for r in waiting if _detects(r) == what] for group in (BEFORE_CHAINS, LAST))
+    waiting = [r for r in waiting if r not in chains and r not in early and r not in late]
     while waiting:
         ready = [r for r in waiting if all(y in done or y not in present for y in r.yields_to)]
         ready = ready or waiting  # a circle of yields: settle it by savings
         order.append(ready)
         done |= {r.id for r in ready}
         waiting = [r for r in waiting if r.id not in done]
-    return [*order, *([chain] for chain in chains)]
+    return [*order, *([rule] for rule in (*early, *chains, *late))]
+
+
+def _detects(rule: Rule) -> str:
+    return str(rule.detect["what"]) if rule.detect else ""

@@ -55,6 +55,8 @@ class SiteCost:
     bytes_read_fused: int
     bytes_written_fused: int
     kernels_after: int = 1
+    launches_only: bool = False
+    """The kernels that remain move what these move."""
 
     @property
     def now_us(self) -> float:

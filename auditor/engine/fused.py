@@ -70,8 +70,8 @@ def _of_op(op: str) -> Known:
 
 
 def leaves_fused_alone(candidate: Candidate) -> bool:
-    """Whether no kernel of a site is fused as it is: those are never part of a finding."""
-    return not any(fusion_of(op) for op in candidate.region.ops)
+    """Whether no kernel of a site is fused as it is: those are never part of a finding, but where launches are slow."""
+    return candidate.waiting is not None or not any(fusion_of(op) for op in candidate.region.ops)
 
 
 def fusion_of(op: Op) -> Fusion | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, Value
 from auditor.graph.ops import kind_of
-from auditor.graph.traffic import bytes_of
+from auditor.graph.traffic import Traffic, bytes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ class Region:
     @property
     def bytes_fused(self) -> int:
         return self.bytes_read + self.bytes_written
+
+    def moves(self, moved: Iterable[Traffic]) -> None:
+        """What remains of it reads and writes ``moved``, not what one kernel in its place would."""
+        each = list(moved)
+        self.bytes_read, self.bytes_written = sum(t.read for t in each), sum(t.written for t in each)
 
 
 def check(

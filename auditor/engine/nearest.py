@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from auditor.engine.chains import JOINING_MOVEMENT
+from auditor.engine.detect import NOTHING_HERE
 from auditor.engine.match import find_matches
 from auditor.engine.pattern import Call, Pattern
 from auditor.engine.rules import Rule
@@ -23,6 +24,8 @@ def nearest(graph: Canonical, rule: Rule, ops: Sequence[Op]) -> list[str]:
         return _no_chain(nodes)
     if rule.siblings is not None:
         return ["no two GEMMs here read the same activations with weights of their own"]
+    if rule.detect is not None:
+        return [NOTHING_HERE[rule.detect["what"]]]
     best = max(rule.patterns, key=lambda p: (_share(p, nodes), -len(p.calls)))
     present = {n.kind for n in nodes}
     missing = [c for c in best.calls if not c.kinds & present]

@@ -19,6 +19,18 @@ from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import is_memory_bound
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A stretch of launches that the device waits for. Times in microseconds of wall time; ``saved_us`` by a graph."""
+
+    kernels: int
+    wall_us: float
+    busy_us: float
+    saved_us: float
+    told: str
+    """The same as one readable line."""
+
+
 @dataclass(slots=True, eq=False)
 class Candidate:
     """A legal site of one rule, not yet claimed."""
@@ -27,7 +39,17 @@ class Candidate:
     region: Region
     variant: dict[str, str] = field(default_factory=dict)
     match: Match | None = None
-    """What the pattern bound; None for chains and siblings."""
+    """What the pattern bound; None for chains, siblings and what is detected."""
+    kernels_after: int = 1
+    """Kernels that would remain of the site."""
+    launches_only: bool = False
+    """The kernels that remain move what these move: only launches are saved."""
+    example: tuple[Op, ...] = ()
+    """The ops that tell what the site is, where it repeats them: of a step of an optimizer those of one parameter."""
+    instead: str = ""
+    """What to write, where no kernel in a model replaces these."""
+    waiting: Waiting | None = None
+    """Of a region where the device waits for launches: how long. It claims no kernel's time."""
 
     @property
     def bytes_saved(self) -> int:

@@ -163,7 +163,7 @@ def _validate(file: RuleFile) -> None:
     elif error.validator == "enum":
         message = f"{error.instance!r} is not one of {', '.join(map(str, error.validator_value))}"
     elif error.validator in ("oneOf", "anyOf"):
-        message = "expected exactly one of any_of, extend (with `with`), siblings or chain"
+        message = "expected exactly one of any_of, extend (with `with`), siblings, chain or detect"
     else:
         hint = error.schema.get("description", "") if isinstance(error.schema, dict) else ""
         message = f"{_short(error.message)}{'; expected: ' + hint if hint else ''}"

@@ -27,7 +27,7 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule as loaded. Exactly one of ``patterns``, ``siblings`` and ``chain`` is set."""
+    """One rule as loaded. Exactly one of ``patterns``, ``siblings``, ``chain`` and ``detect`` is set."""
 
     id: str
     name: str
@@ -41,6 +41,7 @@ class Rule:
     outputs: tuple[str, ...] = ()
     siblings: dict[str, Any] | None = None
     chain: dict[str, Any] | None = None
+    detect: dict[str, Any] | None = None
     where: dict[str, Any] = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
     replacement: str | None = None
@@ -95,6 +96,7 @@ def _rule(file: RuleFile, files: Mapping[str, RuleFile]) -> Rule:
         outputs=tuple(match.get("outputs", ())),
         siblings=match.get("siblings"),
         chain=match.get("chain"),
+        detect=match.get("detect"),
         where=where,
         yields_to=tuple(document.get("yields_to", ())),
         replacement=document.get("replacement"),

@@ -85,6 +85,8 @@ def estimate(site: SiteCost, device: Device) -> Estimate:
     sizes = f"{len(site.kernels)} kernels move {_mb(moved)}, {site.kernels_after} would move {_mb(site.bytes_fused)}"
     if now <= 0:
         return Estimate(0.0, 0.0, f"{sizes}; no timing, so no time saved is claimed")
+    if site.launches_only:
+        return _together(site, device, sizes)
     if site.family == "horizontal":
         return _siblings(site, device, sizes)
     memory = site_memory(site, device)
@@ -195,6 +197,18 @@ def _siblings(site: SiteCost, device: Device, sizes: str) -> Estimate:
     ideal = min(now, again_us + fixed)
     likely = min(ideal, share * again_us + fixed)
     return Estimate(ideal, likely, f"{sizes}: {share:.0%} bound by bytes, {_time(likely)} of {_time(now)} saved")
+
+
+def _together(site: SiteCost, device: Device, sizes: str) -> Estimate:
+    """The same bytes in fewer kernels: what goes is the time of kernels that do next to nothing."""
+    least, now = device.min_kernel_us or 0.0, site.now_us
+    count = max(1, len(site.kernels))
+    share = max(0, count - site.kernels_after) / count
+    saved = share * sum(min(kernel.dur_us, least) for kernel in site.kernels)
+    if not least:
+        return Estimate(0.0, 0.0, f"{sizes}: launches are saved; what a kernel takes at the least is not known here")
+    told = f"{_time(saved)} of {_time(now)} saved, {_time(least)} a kernel, same bytes"
+    return Estimate(saved, saved, f"{sizes}: {told}")
 
 
 def _spelled(now: float, after: After) -> str:

@@ -98,6 +98,18 @@ def step_saving(likely_us: float, launches_removed: int, step: StepModel) -> flo
     return min(step.step_us, device + min(idle, launches * (1.0 - step.device_share)))
 
 
+def without_waiting(fused_us: float, likely_us: float, waited_us: float, step: StepModel) -> float:
+    """Wall time that fusions (``fused_us``, of ``likely_us`` device time) and graphs of launches save together.
+
+    The launches that fusions remove are launches that a graph replays: both save the same idle time, so it counts once.
+    """
+    if not waited_us:
+        return fused_us
+    device = max(0.0, likely_us) * step.device_share
+    idle = max(0.0, step.step_us - step.busy_us)
+    return min(step.step_us, max(fused_us, device + min(idle, waited_us)))
+
+
 def amdahl_cap(step_us: float, in_findings_us: float) -> float:
     """Upper bound of the speed-up if the kernels in findings took no time at all: step / (step - time in them).
 

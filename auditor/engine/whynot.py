@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Protocol
 
 from auditor.engine.claims import claim
+from auditor.engine.detect import LAST
 from auditor.engine.fused import Fusion, fusion_of, leaves_fused_alone
 from auditor.engine.legality import Refusal
 from auditor.engine.nearest import nearest
@@ -122,7 +123,7 @@ class _Why:
         return f"matched, but {took}: {self._because(winner, site)}{note}"
 
     def _because(self, winner: Candidate, site: Candidate) -> str:
-        if self.rule.chain is not None:
+        if self.rule.chain is not None or (self.rule.detect or {}).get("what") in LAST:
             return f"{self.rule.id} takes only what no other rule claims"
         if winner.rule.id in self.rule.yields_to:
             return f"{self.rule.id} leaves such kernels to {winner.rule.id}"

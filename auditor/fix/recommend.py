@@ -6,41 +6,28 @@ from collections.abc import Iterator
 
 from auditor.document import Document
 from auditor.fix_document import FixDocument, Recommendation
-from auditor.graph.model import Kernel, OpGraph
 from auditor.report.format import count, duration, percent, plural, share
 
-LAUNCH_BOUND = 0.5
-"""A step that idles for more than this share of its time waits for launches."""
-OPTIMIZER_KERNELS = 8
-"""Fewer kernels than these are not worth a word."""
+OPTIMIZER, LAUNCHES = "FUS801", "FUS701"
 ATTENTION = "FUS601"
 
 
-def recommendations(before: Document, graph: OpGraph, fix: FixDocument) -> list[Recommendation]:
+def recommendations(before: Document, fix: FixDocument) -> list[Recommendation]:
     """Everything that the audit ``before`` and the measurements of ``fix`` give a reason for."""
-    found = (*_optimizer(before, graph), *_attention(before, fix), *_cuda_graphs(before), *_compile(fix))
+    found = (*_optimizer(before), *_attention(before, fix), *_cuda_graphs(before), *_compile(fix))
     return list(found)
 
 
-def _optimizer(before: Document, graph: OpGraph) -> Iterator[Recommendation]:
-    kernels = [kernel for op in graph.ops if op.phase == "optimizer" for kernel in op.kernels]
-    loose = [kernel for kernel in kernels if "fused" not in kernel.name.lower()]
-    if len(loose) < OPTIMIZER_KERNELS:
-        return
-    us = sum(kernel.dur_us for kernel in loose)
-    yield Recommendation(
-        what="Give the optimizer `fused=True` (torch.optim.Adam, AdamW, SGD and Adagrad take it), or call "
-        "`fused_replacements.fused_optimizer` on it.",
-        evidence=f"its step is {plural(len(loose), 'kernel')}{_most(loose)} of {count(before.totals.kernels)}, "
-        f"and takes {duration(us)} of {duration(before.totals.device_us)} of kernel time "
-        f"({share(us, before.totals.device_us)})",
-    )
-
-
-def _most(kernels: list[Kernel]) -> str:
-    names = [kernel.name for kernel in kernels]
-    common = max(set(names), key=lambda name: (names.count(name), name))
-    return f" ({names.count(common)} of them {common[:60]})"
+def _optimizer(before: Document) -> Iterator[Recommendation]:
+    for finding in before.findings:
+        if finding.rule == OPTIMIZER:
+            yield Recommendation(
+                what=f"Write {finding.instead}, or call `fused_replacements.fused_optimizer` on the optimizer.",
+                evidence=f"its step is {plural(finding.kernels, 'kernel')} of {count(before.totals.kernels)}, where "
+                f"{count(finding.kernels_after)} would do, and takes {duration(finding.device_us)} of "
+                f"{duration(before.totals.device_us)} of kernel time "
+                f"({share(finding.device_us, before.totals.device_us)})",
+            )
 
 
 def _attention(before: Document, fix: FixDocument) -> Iterator[Recommendation]:
@@ -58,14 +45,15 @@ def _attention(before: Document, fix: FixDocument) -> Iterator[Recommendation]:
 
 
 def _cuda_graphs(before: Document) -> Iterator[Recommendation]:
-    totals = before.totals
-    if before.run.device.kind == "cpu" or totals.step_us <= 0 or totals.idle_us <= LAUNCH_BOUND * totals.step_us:
-        return
-    yield Recommendation(
-        what='Capture the step in a CUDA graph: torch.compile(model, mode="reduce-overhead").',
-        evidence=f"the device idles for {duration(totals.idle_us)} of the step's {duration(totals.step_us)} "
-        f"({share(totals.idle_us, totals.step_us)}) between {plural(totals.kernels, 'kernel')}: it waits for launches",
-    )
+    for finding in before.findings:
+        if finding.rule == LAUNCHES:
+            step, saved = before.totals.step_us, finding.saving.step_us
+            places = sorted(finding.places, key=lambda place: -place.saving.step_us)
+            longest = f": {places[0].formula}" if places else ""
+            yield Recommendation(
+                what=f"Replay the launches from a CUDA graph: {finding.instead}.",
+                evidence=f"it would save {duration(saved)} of {duration(step)} ({share(saved, step)}){longest}",
+            )
 
 
 def _compile(fix: FixDocument) -> Iterator[Recommendation]:

@@ -89,8 +89,8 @@ class Fixing:
                 self._audit_again(document, plan, Path(folder) / "after")
         after = self.after[0] if self.after else None
         judged(document, self.stored.document, after)
-        graph = from_tables(self.stored.tables)
-        document.recommendations = recommendations(self.stored.document, graph, document)
+        from_tables(self.stored.tables)
+        document.recommendations = recommendations(self.stored.document, document)
         return document
 
     def finish(self, store: Store, document: FixDocument, plan: Path) -> None:

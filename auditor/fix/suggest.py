@@ -191,6 +191,9 @@ def _edited(old: str, tree: ast.Module, spots: list[_Spot]) -> str:
 def _comment(spot: _Spot, done: bool) -> Iterator[str]:
     finding = spot.finding
     per_site = max(finding.kernels // max(finding.sites, 1), 1)
+    if finding.instead:
+        yield f"fusion-audit: {spot.rule.id} {spot.rule.name}: {per_site} kernels; instead: {finding.instead}"
+        return
     yield f"fusion-audit: {spot.rule.id} {spot.rule.name}: {per_site} kernels that could be one"
     call = CALLS.get(finding.replacement or "")
     if done:

@@ -21,6 +21,10 @@ ITEMSIZE = {
 """Bytes of one element, by the short dtype names that the SSA text uses. Unknown dtypes count as 4."""
 
 
+ACCUMULATE = "AccumulateGrad"
+"""The autograd node that adds a gradient to what its parameter has already; the scope of ops in it."""
+
+
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides, in elements, of a dense tensor of ``shape``."""
     strides: list[int] = []
@@ -175,6 +179,8 @@ class Op:
     """At least one input edge is known from shapes and order only."""
     host: HostCall | None = None
     """Where a device runs the kernels: the call on the host. On a CPU-only run the kernel is the call."""
+    scope: str = ""
+    """What it runs in beside modules: ``SGD.step``, ``SGD.zero_grad``, or ``AccumulateGrad`` in the backward."""
 
     def inputs(self) -> list[Value]:
         """Every tensor read, in order, lists opened, duplicates kept."""

@@ -8,10 +8,12 @@
     var: f32[2, 64, 1] = aten.mean(sq, [-1], True)
     lo, hi = aten.split(x, 128, -1)             # several results; `parts = …` and `parts[0]` will do too
     aten.add_(x, 1)                             # in place: x is the new version from here on
-    phase("backward")                           # about the ops that follow, as are the next three
+    phase("backward")                           # about the ops that follow, as are the next four
+    phase("optimizer", "SGD.step")              # with the range that they run in
     module("model.layers.0.mlp", "LlamaMLP")
     source("model.py", 12, "forward")
     device("cuda:0")
+    pace(50, 2)                                 # the host calls an op each 50 µs, its kernels take 2 µs each
     return var                                  # what something outside reads; without it: what no op reads
 
 A declaration of a name that is assigned before it is read types that result: so one of several results can be
@@ -25,10 +27,11 @@ from collections.abc import Sequence as Seq
 from itertools import zip_longest
 from typing import get_args
 
+from auditor.graph.clock import Clock
 from auditor.graph.effects import TEXT_KEYWORDS, Result, default_kernels, expected_results
 from auditor.graph.infer import TensorType, mutated_by_name, version_of
 from auditor.graph.layout import Layout
-from auditor.graph.model import Arg, Kernel, Op, OpGraph, Phase, Source, Value, contiguous_strides
+from auditor.graph.model import Arg, Op, OpGraph, Phase, Source, Value, contiguous_strides
 from auditor.graph.signatures import Parameter, signature
 from auditor.graph.ssa_print import print_graph
 from auditor.graph.syntax import (
@@ -72,9 +75,10 @@ class _Builder:
         self.newer: dict[int, Value] = {}
         self.promised: dict[str, TypeText] = {}
         self.phase: Phase = "forward"
-        self.module = self.module_class = ""
+        self.module = self.module_class = self.scope = ""
         self.source: Source | None = None
         self.device = "cpu"
+        self.clock = Clock()
         self.returned = False
 
     def build(self, body: Seq[Statement]) -> OpGraph:
@@ -202,10 +206,10 @@ class _Builder:
     def op(
         self, call: Call, args: tuple[Arg, ...], outputs: tuple[Value, ...], mutates: tuple[Value, ...], kernels: int
     ) -> Op:
-        launched = tuple(Kernel(call.name, 0.0, 0.0) for _ in range(kernels))
+        launched, host = self.clock.launch(call.name, kernels)
         return Op(
             0, call.name, args, outputs, call.overload, launched, mutates, self.module, self.module_class,
-            self.source, self.phase,
+            self.source, self.phase, host=host, scope=self.scope,
         )  # fmt: skip
 
     def kernels(self, call: Call, extra: dict[str, Arg], aliases: bool) -> int:
@@ -285,7 +289,9 @@ class _Builder:
     def direct(self, statement: Directive) -> None:
         match statement:
             case Directive(name="phase", args=[str() as phase]) if phase in get_args(Phase):
-                self.phase = phase  # type: ignore[assignment]
+                self.phase, self.scope = phase, ""  # type: ignore[assignment]
+            case Directive(name="phase", args=[str() as phase, str() as scope]) if phase in get_args(Phase):
+                self.phase, self.scope = phase, scope  # type: ignore[assignment]
             case Directive(name="module", args=[str() as path, str() as class_]):
                 self.module, self.module_class = path, class_
             case Directive(name="source", args=[str() as file, int() as line, *rest]) if _is_function(rest):
@@ -293,6 +299,8 @@ class _Builder:
             case Directive(name="device", args=[str() as device]):
                 self.device = device
                 self.graph.device_kind = device.partition(":")[0]
+            case Directive(name="pace", args=[(int() | float()) as call_us, (int() | float()) as kernel_us]):
+                self.clock.set_pace(call_us, kernel_us)
             case _:
                 raise statement.place.error(f"expected {_FORMS_OF_DIRECTIVES[statement.name]}")
 
@@ -307,10 +315,11 @@ class _Builder:
 
 
 _FORMS_OF_DIRECTIVES = {
-    "phase": '`phase("forward")`, `phase("backward")` or `phase("optimizer")`',
+    "phase": '`phase("forward")`, `phase("backward")` or `phase("optimizer")`, a scope behind it or none',
     "module": '`module("path.of.the.module", "Class")`',
     "source": '`source("file.py", 12, "function")`',
     "device": '`device("cuda:0")`',
+    "pace": "`pace(50, 2)`, in microseconds",
 }
 
 

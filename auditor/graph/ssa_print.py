@@ -49,7 +49,7 @@ class _Printer:
         self.names: dict[int, str] = {}
         self.taken: set[str] = set(RESERVED)
         self.owners: dict[int, Value] = {}
-        self.device, self.phase, self.module = "cpu", "forward", ("", "")
+        self.device, self.phase, self.module = "cpu", ("forward", ""), ("", "")
         self.source: Source | None = None
 
     def declarations(self, values: Iterable[Value]) -> Iterator[str]:
@@ -82,9 +82,9 @@ class _Printer:
         return " ".join(["return", ", ".join(self.names[i] for i in (*also, *read))]).rstrip()
 
     def directives(self, op: Op) -> Iterator[str]:
-        if op.phase != self.phase:
-            self.phase = op.phase
-            yield f"phase({_quoted(op.phase)})"
+        if (op.phase, op.scope) != self.phase:
+            self.phase = op.phase, op.scope
+            yield f"phase({', '.join(_quoted(part) for part in self.phase if part)})"
         if (op.module, op.module_class) != self.module:
             self.module = (op.module, op.module_class)
             yield f"module({_quoted(op.module)}, {_quoted(op.module_class)})"

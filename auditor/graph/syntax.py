@@ -15,7 +15,7 @@ from auditor.graph.signatures import DTYPES
 CONSTANTS: dict[str, float] = {"inf": math.inf, "nan": math.nan}
 FRESH = "fresh"
 """``in fresh``: storage of its own, where the op would otherwise give a view."""
-DIRECTIVES = ("phase", "module", "source", "device")
+DIRECTIVES = ("phase", "module", "source", "device", "pace")
 RESERVED = DTYPES | CONSTANTS.keys() | {FRESH, *DIRECTIVES}
 """Names that cannot be given to a value."""
 
@@ -178,7 +178,7 @@ class _Reader:
                 return Return(self.returned(value), self.at(node))
         raise self.at(node).error(
             "expected `name: f32[2, 64]`, `name = aten.op(…)`, `aten.op(…)`, `return name` "
-            "or one of phase(…), module(…), source(…), device(…)",
+            "or one of phase(…), module(…), source(…), device(…), pace(…)",
         )
 
     def target(self, node: ast.expr) -> str:

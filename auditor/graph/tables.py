@@ -2,7 +2,7 @@
 
 =========== ==================================================================================================
 ops         one row per op, in order: name, overload, args (JSON), outputs and mutates (value ids), module,
-            module_class, source_file, source_line, source_function, phase, thread, sequence, inferred
+            module_class, source_file, source_line, source_function, phase, thread, sequence, inferred, scope
 values      one row per value: id, dtype, shape, strides, offset (elements), storage, device, name, base (a
             value id or null), escapes
 kernels     one row per kernel: op (its row, null where no op claims it), name, start_us, dur_us, stream, device
@@ -40,6 +40,7 @@ OPS = pa.schema(
         ("mutates", _INTS), ("module", pa.string()), ("module_class", pa.string()), ("source_file", pa.string()),
         ("source_line", pa.int64()), ("source_function", pa.string()), ("phase", pa.string()),
         ("thread", pa.int64()), ("sequence", pa.int64()), ("inferred", pa.bool_()),
+        ("scope", pa.string()),
     ]
 )  # fmt: skip
 VALUES = pa.schema(
@@ -166,7 +167,7 @@ def _op_row(op: Op) -> tuple[Any, ...]:
     return (
         op.name, op.overload, _encoded(op), [v.id for v in op.outputs], [v.id for v in op.mutates], op.module,
         op.module_class, source and source.file, source and source.line, source and source.function, op.phase,
-        op.thread, op.sequence, op.inferred,
+        op.thread, op.sequence, op.inferred, op.scope,
     )  # fmt: skip
 
 
@@ -213,6 +214,8 @@ def _columns(name: str, tables: Mapping[str, pa.Table]) -> list[list[Any]]:
     if name not in tables:
         raise AuditError(f"the graph's table of {name} is missing; record the run again")
     table = tables[name]
+    if name == "ops" and "scope" not in table.column_names:  # written before there was one
+        table = table.append_column("scope", pa.array([""] * len(table), pa.string()))
     missing = [n for n in SCHEMAS[name].names if n not in table.column_names]
     if missing:
         raise AuditError(f"the graph's table of {name} lacks {', '.join(missing)}; record the run again")
@@ -238,11 +241,11 @@ def _value(
 
 def _op(row: tuple[Any, ...], values: dict[int, Value], decode: _Decoder) -> Op:
     (name, overload, args, outputs, mutates, module, module_class, file, line, function, phase, thread, sequence,
-     inferred) = row  # fmt: skip
+     inferred, scope) = row  # fmt: skip
     source = None if file is None else decode.source(file, line, function)
     return Op(
         0, name, decode(args), tuple([values[i] for i in outputs]), overload, (), tuple([values[i] for i in mutates]),
-        module, module_class, source, phase, thread, sequence, inferred,
+        module, module_class, source, phase, thread, sequence, inferred, scope=scope,
     )  # fmt: skip
 
 

@@ -78,7 +78,9 @@ class Rewriter:
         keep: Callable[[Candidate], bool] | None = None,
     ) -> None:  # fmt: skip
         self.keep = keep
-        self.rules, self.chooser, self.path, self.model = list(rules), chooser, path, model
+        # What a detector finds is mended in the script (an optimizer's argument, a graph), by no kernel in a model.
+        self.rules = [rule for rule in rules if rule.detect is None]
+        self.chooser, self.path, self.model = chooser, path, model
         self.frames: list[Frame] = []
         self.codes: set[types.CodeType] = set()
         """The functions whose graphs these are."""

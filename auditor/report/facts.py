@@ -11,7 +11,10 @@ from pathlib import Path
 
 from auditor.document import Document, Finding, Refused, Run, SourceInfo
 from auditor.report import steps
-from auditor.report.format import clip, count, duration, percent, plural, ratio, safe, share, speedup, traffic
+from auditor.report.format import clip, count, duration, from_to, percent, plural, ratio, safe, share, speedup
+
+LAUNCHES = "launch"
+"""The family of findings about wall time alone: launches that the device waits for, with kernels of other findings."""
 
 EDGES = {
     "observed": "observed in the execution trace (tensor ids)",
@@ -52,12 +55,16 @@ class NextStep:
 
 
 def ranked(document: Document) -> list[Finding]:
-    """Findings by likely saving, largest first; where nothing was timed, by kernels and then bytes avoided."""
+    """Findings by likely saving, largest first; where nothing was timed, by kernels and then bytes avoided.
+
+    Launches that the device waits for are no kernel time: there it is wall time.
+    """
     return sorted(document.findings, key=_rank)
 
 
 def _rank(finding: Finding) -> tuple[float, float, float, str, str]:
-    likely = ratio(finding.saving.likely_us, 1.0) or 0.0
+    saving = finding.saving
+    likely = ratio(saving.step_us if finding.family == LAUNCHES else saving.likely_us, 1.0) or 0.0
     moved = finding.bytes_now - finding.bytes_fused
     return -likely, -avoidable(finding), -moved, finding.rule, finding.fingerprint
 
@@ -65,6 +72,22 @@ def _rank(finding: Finding) -> tuple[float, float, float, str, str]:
 def avoidable(finding: Finding) -> int:
     """Launches that fusing every site would remove."""
     return max(finding.kernels - finding.kernels_after, 0)
+
+
+def kernels(finding: Finding) -> str:
+    """``42 → 6``, now and afterwards; a dash where a finding is about wall time alone."""
+    return "–" if finding.family == LAUNCHES else f"{count(finding.kernels)} → {count(finding.kernels_after)}"
+
+
+def traffic(finding: Finding) -> str:
+    """Bytes now and afterwards, as :func:`kernels`."""
+    return "–" if finding.family == LAUNCHES else from_to(finding.bytes_now, finding.bytes_fused)
+
+
+def kernel_time(finding: Finding) -> str:
+    """What its kernels take now, as :func:`kernels`."""
+    unknown = "–" if finding.family == LAUNCHES else "not timed"
+    return duration(finding.device_us) if finding.device_us else unknown
 
 
 def refusals(document: Document, relative_to: Path | None = None) -> list[Refusal]:
@@ -107,6 +130,9 @@ def place(source: SourceInfo | None, path: str = "") -> str:
 
 def owner(finding: Finding) -> str:
     """``LlamaRMSNorm × 49 sites``."""
+    if finding.family == LAUNCHES:
+        around = next((module for module in finding.modules if module), "")
+        return f"{safe(finding.module_class or around) or 'the step'} × {plural(finding.sites, 'stretch', 'stretches')}"
     return f"{safe(finding.module_class) or 'outside any module'} × {plural(finding.sites, 'site')}"
 
 
@@ -138,6 +164,11 @@ def legality(finding: Finding) -> list[str]:
             "Its kernels were launched before the window, or replayed from a graph: no op of theirs was recorded.",
             "Their names stand in the order of linked sites of the same rule, and nowhere else among linked kernels.",
         ]
+    if finding.family == LAUNCHES:
+        return [
+            "Nothing in it waits for the device: no sync, collective, copy to or from the host, shape from data.",
+            f"Edges are {edges(finding.provenance)}; when kernels were launched and ran is from the trace.",
+        ]
     return [
         f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread.",
         "No op in between writes in place to anything that it reads, and no path leaves it and comes back.",
@@ -149,14 +180,9 @@ def legality(finding: Finding) -> list[str]:
 def particulars(document: Document, finding: Finding) -> list[Fact]:
     """Everything a finding says about itself beside its title and place."""
     lines = [
-        Fact("kernels", _kernels_of(finding)),
-        Fact("per step", steps.of_finding(document, finding)),
-        Fact("memory", f"{traffic(finding.bytes_now, finding.bytes_fused)}{_less(finding)}"),
-        Fact("device", _device_of(finding)),
+        *_cost_of(document, finding),
         Fact("step", _step_of(document, finding)),
-        Fact("replacement", safe(finding.replacement), True)
-        if finding.replacement
-        else Fact("replacement", "the rule names none yet"),
+        _replacement(finding),
         Fact("edges", _BY_NAME if by_name(finding) else edges(finding.provenance)),
         Fact("phase", " · ".join(safe(p) for p in (finding.phase, finding.dtype) if p), literal=True),
         Fact("variant", ", ".join(f"{safe(k)}={safe(v)}" for k, v in sorted(finding.variant.items())), literal=True),
@@ -164,6 +190,30 @@ def particulars(document: Document, finding: Finding) -> list[Fact]:
         Fact("modules", some([safe(m) for m in finding.modules if m], 3), literal=True),
     ]
     return [line for line in lines if line.value]
+
+
+def _cost_of(document: Document, finding: Finding) -> list[Fact]:
+    if finding.family == LAUNCHES:  # it is about wall time, and no kernel of its own
+        worst = max(finding.places, key=lambda place: place.saving.step_us, default=None)
+        most = "the longest to wait: " if len(finding.places) > 1 else ""
+        return [
+            Fact("launches", f"{most}{worst.formula}" if worst else ""),
+            Fact("per step", steps.of_finding(document, finding)),
+        ]
+    return [
+        Fact("kernels", _kernels_of(finding)),
+        Fact("per step", steps.of_finding(document, finding)),
+        Fact("memory", f"{traffic(finding)}{_less(finding)}"),
+        Fact("device", _device_of(finding)),
+    ]
+
+
+def _replacement(finding: Finding) -> Fact:
+    if finding.instead:
+        return Fact("instead", safe(finding.instead), True)
+    if finding.replacement:
+        return Fact("replacement", safe(finding.replacement), True)
+    return Fact("replacement", "the rule names none yet")
 
 
 def some(items: list[str], limit: int) -> str:

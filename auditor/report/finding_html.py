@@ -6,7 +6,7 @@ from auditor.document import Document, Finding, Site
 from auditor.graph.model import OpGraph
 from auditor.report import facts, svg
 from auditor.report.draw import draw
-from auditor.report.format import count, duration, percent, plural, ratio, size, traffic
+from auditor.report.format import count, duration, from_to, percent, plural, ratio, size
 from auditor.report.markup import cells, code, details, fact_list, lines, scroll, table
 from auditor.report.subgraph import MOST_OPS, after, before
 from auditor.report.svg import escape
@@ -31,9 +31,9 @@ def _row(finding: Finding, index: int) -> str:
         f'<a href="#f{index}">{escape(finding.rule)}</a> {escape(finding.name)}{doubt}',
         code(facts.place(finding.source) or finding.module_class),
         count(finding.sites),
-        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        traffic(finding.bytes_now, finding.bytes_fused),
-        duration(finding.device_us) if finding.device_us else "not timed",
+        facts.kernels(finding),
+        facts.traffic(finding),
+        facts.kernel_time(finding),
         duration(finding.saving.likely_us) + _meter(finding),
         numbers=_NUMBERS,
     )
@@ -72,12 +72,15 @@ def _badge(finding: Finding) -> str:
 
 
 def _gain(finding: Finding) -> str:
-    saved = f" · saves {duration(finding.saving.likely_us)}" if finding.saving.likely_us else ""
+    gain = finding.saving.step_us if finding.family == facts.LAUNCHES else finding.saving.likely_us
+    saved = f" · saves {duration(gain)}" if gain else ""
     doubt = " · inferred" if finding.provenance == "inferred" else ""
     return f'<span class="right">{plural(finding.sites, "site")}{saved}{doubt}</span>'
 
 
 def _drawings(finding: Finding, graph: OpGraph | None, index: int) -> str:
+    if finding.family == facts.LAUNCHES:  # the same kernels, launched otherwise
+        return ""
     site = finding.places[0] if finding.places else None
     picture = before(graph, site) if site else None
     if site is None or picture is None:
@@ -121,7 +124,7 @@ def _place(site: Site) -> str:
     return cells(
         code(site.module or facts.place(site.source)),
         f"{count(site.kernels)} → {count(site.kernels_after)}",
-        traffic(site.bytes_now, site.bytes_fused),
+        from_to(site.bytes_now, site.bytes_fused),
         duration(site.device_us),
         duration(site.saving.likely_us),
         numbers={1, 2, 3, 4},

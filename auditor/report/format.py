@@ -22,7 +22,7 @@ def size(nbytes: float) -> str:
     return _scaled(nbytes, _SIZE, _SIZE[-1])
 
 
-def traffic(now: int, fused: int) -> str:
+def from_to(now: int, fused: int) -> str:
     """``84.0 MB → 32.5 MB``; :data:`UNKNOWN` where there are no shapes to tell either."""
     return f"{size(now)} → {size(fused)}" if now or fused else UNKNOWN
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.document import Document, Finding
 from auditor.report import facts, headline
-from auditor.report.format import count, duration, plural, share, size, traffic
+from auditor.report.format import count, duration, plural, share, size
 from auditor.report.svg import escape
 
 _ROWS = 10
@@ -48,8 +48,8 @@ def _row(finding: Finding) -> str:
     texts = (f"{finding.rule} {finding.name}", where or "–")
     numbers = (
         count(finding.sites),
-        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        traffic(finding.bytes_now, finding.bytes_fused),
+        facts.kernels(finding),
+        facts.traffic(finding),
         duration(finding.saving.likely_us),
     )
     left = "".join(f'<td style="{_TEXT}">{escape(text)}</td>' for text in texts)

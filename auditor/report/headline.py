@@ -120,7 +120,7 @@ def _saving(document: Document) -> str:
     saving, step = document.totals.saving, document.totals.step_us
     if not document.findings:
         return ""
-    if not saving.likely_us and not saving.ideal_us:
+    if not saving.likely_us and not saving.ideal_us and not saving.step_us:
         return f"{size(saving.bytes)} less memory traffic; times not known"
     parts = [
         f"kernel time {duration(saving.likely_us)} likely, {duration(saving.ideal_us)} ideal",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from auditor.document import Document, Finding
 from auditor.report import facts, headline, kernels, ranks, steps
 from auditor.report.facts import Fact
-from auditor.report.format import clip, count, duration, plural, safe, share, traffic
+from auditor.report.format import clip, count, duration, plural, safe, share
 from auditor.report.svg import escape
 
 _ROWS, _FOLDED = 40, 15
@@ -115,9 +115,9 @@ def _row(finding: Finding) -> list[str]:
         f"{code(finding.rule, table=True)} {code(finding.name, table=True)}{doubt}",
         code(facts.place(finding.source) or finding.module_class, table=True),
         count(finding.sites),
-        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        traffic(finding.bytes_now, finding.bytes_fused),
-        duration(finding.device_us) if finding.device_us else "not timed",
+        facts.kernels(finding),
+        facts.traffic(finding),
+        facts.kernel_time(finding),
         duration(saving.likely_us),
         duration(saving.step_us),
     ]

@@ -24,14 +24,14 @@ from dashboard.jobs.model import ENDED, Job, Options
 def apply_section(document: Document, finding: Finding) -> html.Section:
     """The button, why it can't be used where it can't, and the job that it started: one at work, else the newest."""
     run, rule = document.run.id, finding.rule
-    why, job = _why_not(run, rule), _job(run, rule)
+    why, job = _why_not(run, finding), _job(run, rule)
     disabled, note = _button(why, job, rule)
     button = html.Button("Apply and re-measure", id="finding-apply", type="button", className="primary",
                          disabled=disabled)  # fmt: skip
     return section(
         "Apply",
         html.Div([button, html.Span(note, className="why", id="finding-why")], className="row"),
-        *([_command(document, finding)] if why else []),
+        *([_command(document, finding)] if why and not finding.instead else []),
         html.Div(id="finding-problem"),
         html.Div(job_panel(job) if job else None, id="finding-job"),
     )
@@ -57,14 +57,16 @@ def _button(why: str, job: Job | None, rule: str) -> tuple[bool, str]:
     )
 
 
-def _why_not(run: str, rule: str) -> str:
+def _why_not(run: str, finding: Finding) -> str:
     """Why nothing can be applied now; "" where it can."""
+    if finding.instead:
+        return f"No kernel of the model is replaced: write {safe(finding.instead)} in the script, and run it again."
     context = current()
     if context.jobs is None:
         return NO_WORKER
     if not context.may_change():
         return LOG_IN
-    return safe(context.jobs.why_not("fix", run, Options(select=[rule])))
+    return safe(context.jobs.why_not("fix", run, Options(select=[finding.rule])))
 
 
 def _job(run: str, rule: str) -> Job | None:
@@ -110,7 +112,7 @@ def _submit(clicks: int | None, which: dict[str, str]) -> tuple[Any, Any]:
 def _follow(_: list[str], which: dict[str, str]) -> tuple[Any, Any]:
     """A job that is at work holds the button until it ends."""
     try:
-        rule = find_finding(document_of(which["run"]), which["fingerprint"]).rule
-        return _button(_why_not(which["run"], rule), _job(which["run"], rule), rule)
+        finding = find_finding(document_of(which["run"]), which["fingerprint"])
+        return _button(_why_not(which["run"], finding), _job(which["run"], finding.rule), finding.rule)
     except AuditError:
         return dash.no_update, dash.no_update  # the panel of the job says what is wrong

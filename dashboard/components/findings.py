@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from auditor.document import Document, Finding
 from auditor.report import facts
-from auditor.report.format import count, duration, percent, ratio, safe, share, traffic
+from auditor.report.format import count, duration, percent, ratio, safe, share
 from dashboard.components import badges, links
 from dashboard.components.tables import table
 from dashboard.data.severity import RuleSettings, rule_settings
@@ -28,9 +28,9 @@ def _row(document: Document, finding: Finding, settings: RuleSettings) -> list[A
         _name(document, finding, settings),
         [html.Code(facts.place(finding.source) or "no source line"), html.Div(facts.owner(finding), className="dim")],
         count(finding.sites),
-        f"{count(finding.kernels)} → {count(finding.kernels_after)}",
-        traffic(finding.bytes_now, finding.bytes_fused),
-        duration(finding.device_us) if finding.device_us else "not timed",
+        facts.kernels(finding),
+        facts.traffic(finding),
+        facts.kernel_time(finding),
         [duration(finding.saving.likely_us), _meter(finding)],
         share(finding.saving.step_us, document.totals.step_us) if document.totals.step_us else "–",
     ]

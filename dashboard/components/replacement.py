@@ -41,8 +41,10 @@ class Code:
         return f"{plural(loads, 'load')}, {plural(stores, 'store')}" if self.accesses else "in registers"
 
 
-def replacement_view(name: str | None) -> list[Any]:
-    """The code of a replacement: its kernels, and the function that a model calls."""
+def replacement_view(name: str | None, instead: str = "") -> list[Any]:
+    """The code of a replacement: its kernels, and the function that a model calls; or what to write ``instead``."""
+    if instead:
+        return [html.P(["In the script: ", html.Code(safe(instead))])]
     if not name:
         return [html.P("The rule names no replacement yet.", className="dim")]
     home = _definition(name)

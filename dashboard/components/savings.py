@@ -8,7 +8,7 @@ from dash import html
 
 from auditor.document import Document, Finding, Site
 from auditor.report import facts
-from auditor.report.format import count, duration, plural, ratio, safe, traffic
+from auditor.report.format import count, duration, from_to, plural, ratio, safe
 from dashboard.components.code import details
 from dashboard.components.facts import fact_list
 from dashboard.components.tables import table
@@ -71,7 +71,7 @@ def _site(site: Site) -> list[Any]:
     return [
         html.Code(safe(site.module) or facts.place(site.source)),
         f"{count(site.kernels)} → {count(site.kernels_after)}",
-        traffic(site.bytes_now, site.bytes_fused),
+        from_to(site.bytes_now, site.bytes_fused),
         duration(site.device_us),
         duration(site.saving.ideal_us),
         duration(site.saving.likely_us),

@@ -41,6 +41,8 @@ def _not_at_hand() -> html.P:
 
 def drawings(finding: Finding, graph: OpGraph, site: Site) -> list[Any]:
     """The ops as recorded, and the one kernel in their place."""
+    if finding.family == facts.LAUNCHES:
+        return [html.P("The kernels stay as they are: one call launches them all.", className="dim")]
     picture = before(graph, site)
     if picture is None:
         return [_not_at_hand()]

@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from auditor.document import Document, Finding
 from auditor.errors import AuditError
 from auditor.report import facts
-from auditor.report.format import count, duration, percent, ratio, safe, share, traffic
+from auditor.report.format import count, duration, percent, ratio, safe, share
 from dashboard.components import badges, links
 from dashboard.components.applying import apply_section
 from dashboard.components.downloads import download_buttons
@@ -59,7 +59,7 @@ def layout(run_id: str = "latest", fingerprint: str = "", site: str = "0", **_: 
         ),
         savings(document, finding),
         section("Source", *source_view(document, finding.source)),
-        section("What takes its place", *replacement_view(finding.replacement)),
+        section("What takes its place", *replacement_view(finding.replacement, finding.instead)),
         _docs(finding),
         html.Div(id="finding-address", hidden=True),
         title=finding.name,
@@ -84,7 +84,7 @@ def _tiles(document: Document, finding: Finding) -> list[Tile]:
     return [
         Tile(
             "Kernel time saved",
-            duration(saving.likely_us) if timed else "not timed",
+            duration(saving.likely_us) if timed else facts.kernel_time(finding),
             f"likely, of {duration(finding.device_us)}; ideal {duration(saving.ideal_us)}" if timed else "",
         ),
         Tile(
@@ -94,12 +94,12 @@ def _tiles(document: Document, finding: Finding) -> list[Tile]:
         ),
         Tile(
             "Kernels",
-            f"{count(finding.kernels)} → {count(finding.kernels_after)}",
+            facts.kernels(finding),
             f"{count(facts.avoidable(finding))} avoidable, at {count(finding.sites)} sites",
         ),
         Tile(
             "Memory traffic",
-            traffic(finding.bytes_now, finding.bytes_fused),
+            facts.traffic(finding),
             f"{percent(less)} less" if less and less > 0 else "",
         ),
     ]

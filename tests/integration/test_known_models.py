@@ -160,6 +160,7 @@ def test_sites_of_an_eager_llm_trace(qwen: Audit) -> None:
     # and those of the step before the window by the names of their kernels, which have no bytes
     assert sites(qwen) == {
         "FUS202": 48 + 21, "FUS201": 1, "FUS207": 48 + 20, "FUS206": 24 + 11, "FUS501": 48 + 21, "FUS101": 1,
+        "FUS901": 24,
     }  # fmt: skip
     assert siblings(qwen) == {3: 24, 2: 24, 0: 10 + 11}
     by_rule = {f.rule: f for f in qwen.findings if f.bytes_now}
@@ -187,7 +188,7 @@ def test_unlinked_tail_is_reported_as_coverage(qwen: Audit) -> None:
 def test_sites_of_a_launch_bound_trace(bert: Audit) -> None:
     # GIVEN an H100 trace of BERT-small that idles 92 % of the time
     found = sites(bert)
-    assert found == {"FUS203": 9, "FUS301": 5, "FUS501": 4}
+    assert found == {"FUS203": 9, "FUS301": 5, "FUS501": 4, "FUS701": 1}
     embedding = [f for f in bert.findings if f.rule == "FUS203" and f.module_class == "BertEmbeddings"]
     assert [(f.sites, f.kernels) for f in embedding] == [(1, 3)]
     assert bert.document.totals.already_fused_kernels == 4

@@ -38,8 +38,10 @@ def test_has_a_positive_and_a_negative_test_among_at_least_three(rule: Rule) -> 
     assert any("kernels" in test.expect for test in rule.tests)
 
 
-WITHOUT_REFUSED_ESCAPE = {"FUS101", "FUS501"}
+WITHOUT_REFUSED_ESCAPE = {"FUS101", "FUS102", "FUS501", "FUS801"}
 """A chain writes what is read outside, and siblings have nothing between them: a host sync is what they refuse."""
+WITHOUT_REFUSAL = {"FUS701", "FUS901", "FUS902"}
+"""They leave kernels out, or launch them otherwise: no kernel is made of several that something could keep apart."""
 
 
 @each_rule
@@ -50,7 +52,7 @@ def test_is_tested_in_both_precisions_in_training_and_on_what_it_must_not_take(r
     assert any('phase("backward")' in test.graph for test in sites)
     assert any(test.expect["sites"] == 0 and "reason" not in test.expect for test in rule.tests)
     wanted = "host sync" if rule.id in WITHOUT_REFUSED_ESCAPE else "escapes"
-    assert any(wanted in test.expect.get("reason", "") for test in rule.tests)
+    assert rule.id in WITHOUT_REFUSAL or any(wanted in test.expect.get("reason", "") for test in rule.tests)
 
 
 @each_rule

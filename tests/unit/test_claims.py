@@ -83,7 +83,7 @@ def test_turns_respect_who_yields_and_put_chains_last() -> None:
     place = {rule: i for i, turn in enumerate(order) for rule in turn}
     for rule in rules():
         assert all(place[rule.id] > place[other] for other in rule.yields_to)
-    assert order[-1] == {"FUS101"}
+    assert order[-3:] == [{"FUS101"}, {"FUS102"}, {"FUS701"}]  # these need what is left
     assert sorted(place) == sorted(r.id for r in rules())
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from fix_factory import fixed, norm
 
-from auditor.document import DeviceInfo, Document, Finding, Run, Saving, Site, Totals, TotalSaving
+from auditor.document import Document, Finding, Run, Saving, Site, Totals, TotalSaving
 from auditor.fix.judge import judged, pairs
 from auditor.fix.recommend import recommendations
 from auditor.fix_document import FixDocument, FixTiming, RatioInfo
-from auditor.graph.model import Kernel, Op, OpGraph
 from auditor.report.fix_facts import headline, prediction_rows
 
 
@@ -66,27 +65,19 @@ def test_the_audit_after_gives_its_totals_and_what_it_says_of_the_plan() -> None
     assert fix.notes == notes[:2]
 
 
-def optimizer_graph(name: str) -> OpGraph:
-    graph = OpGraph()
-    for i in range(20):
-        graph.add(Op(i, name, (), (), kernels=(Kernel(name, 10.0 * i, 5.0),), phase="optimizer"))
-    return graph
-
-
-def test_an_optimizer_of_many_kernels_is_told_to_fuse() -> None:
+def test_an_optimizer_that_steps_one_by_one_is_told_to_fuse() -> None:
     before = audit(kernels=100, device_us=1000.0)
+    before.findings = [
+        Finding(rule="FUS801", name="n", family="compiler", kernels=20, kernels_after=2, device_us=100.0,
+                instead="AdamW(…, fused=True)")
+    ]  # fmt: skip
 
-    (one,) = recommendations(before, optimizer_graph("aten.mul"), FixDocument())
+    (one,) = recommendations(before, FixDocument())
 
-    assert "`fused=True`" in one.what
+    assert one.what.startswith("Write AdamW(…, fused=True), or call `fused_replacements.fused_optimizer`")
     assert one.evidence == (
-        "its step is 20 kernels (20 of them aten.mul) of 100, and takes 100 µs of 1.00 ms of kernel time (10 %)"
+        "its step is 20 kernels of 100, where 2 would do, and takes 100 µs of 1.00 ms of kernel time (10 %)"
     )
-
-
-def test_a_fused_optimizer_is_left_alone() -> None:
-    graph = optimizer_graph("aten._fused_adamw_")
-    assert recommendations(audit(kernels=100, device_us=1000.0), graph, FixDocument()) == []
 
 
 def test_attention_by_parts_is_told_of_sdpa_unless_the_plan_has_it() -> None:
@@ -94,30 +85,33 @@ def test_attention_by_parts_is_told_of_sdpa_unless_the_plan_has_it() -> None:
     before.findings = [Finding(rule="FUS601", name="n", family="f", sites=2, kernels=12, saving=Saving(likely_us=9.0))]
     kept = [norm(i, rule="FUS601") for i in range(2)]
 
-    (one,) = recommendations(before, OpGraph(), FixDocument(sites=kept[:1]))
+    (one,) = recommendations(before, FixDocument(sites=kept[:1]))
 
     assert "scaled_dot_product_attention" in one.what
     assert "by parts at 2 sites, 12 kernels" in one.evidence
-    assert recommendations(before, OpGraph(), FixDocument(sites=kept)) == []
+    assert recommendations(before, FixDocument(sites=kept)) == []
 
 
-def test_a_gpu_that_waits_for_launches_is_told_of_cuda_graphs_and_a_cpu_is_not() -> None:
+def test_launches_that_a_gpu_waits_for_are_told_to_be_a_graph() -> None:
     before = audit(kernels=900, step_us=1000.0, idle_us=600.0)
-    assert recommendations(before, OpGraph(), FixDocument()) == []
+    assert recommendations(before, FixDocument()) == []
 
-    before.run.device = DeviceInfo(name="H100", kind="cuda")
-    (one,) = recommendations(before, OpGraph(), FixDocument())
+    saving = Saving(step_us=500.0)
+    places = [Site(ops=[0], saving=saving, formula="900 kernels in 0.90 ms")]
+    instead = 'torch.compile(model, mode="reduce-overhead")'
+    before.findings = [Finding(rule="FUS701", name="n", family="launch", saving=saving, places=places, instead=instead)]
+    (one,) = recommendations(before, FixDocument())
 
     assert 'mode="reduce-overhead"' in one.what
-    assert "idles for 600 µs of the step's 1.00 ms (60 %) between 900 kernels" in one.evidence
+    assert one.evidence == "it would save 500 µs of 1.00 ms (50 %): 900 kernels in 0.90 ms"
 
 
 def test_the_compiler_is_named_only_where_it_surely_beats_the_plan() -> None:
     fix = fixed()
-    assert recommendations(audit(), OpGraph(), fix) == []
+    assert recommendations(audit(), fix) == []
 
     fix.timing.compile_vs_eager = RatioInfo(ratio=1.5, low=1.4, high=1.6)
-    (one,) = recommendations(audit(), OpGraph(), fix)
+    (one,) = recommendations(audit(), fix)
 
     assert one.evidence.startswith(
         "torch.compile ×1.50 (1.40 to 1.60) against eager, the plan ×1.20 (1.18 to 1.22); 33 % of the step"
@@ -126,6 +120,6 @@ def test_the_compiler_is_named_only_where_it_surely_beats_the_plan() -> None:
 
 def test_where_nothing_was_kept_the_compiler_has_to_beat_eager() -> None:
     timing = FixTiming(compile_vs_eager=RatioInfo(ratio=1.1, low=1.02, high=1.2))
-    (one,) = recommendations(audit(), OpGraph(), FixDocument(timing=timing))
+    (one,) = recommendations(audit(), FixDocument(timing=timing))
     assert one.what == "Use torch.compile(model): here it is faster."
     assert "against eager, and nothing was kept; 9.1 % of the step" in one.evidence
