@@ -118,6 +118,26 @@ def _computed(wanted: list[str], lookup: Lookup) -> list[str]:
     ]
 
 
+def _phase(wanted: dict[str, str], lookup: Lookup) -> list[str]:
+    return [
+        f"{name} is made in the {op.phase}, expected in the {phase}"
+        for name, phase in wanted.items()
+        if (value := lookup(name)) is not None and (op := owner_of(value).producer) is not None and op.phase != phase
+    ]
+
+
+def _cast_to(wanted: dict[str, list[str]], lookup: Lookup) -> list[str]:
+    reasons = []
+    for name, allowed in wanted.items():
+        content = lookup.content(name)
+        if content is None:
+            continue
+        made = [content.value.dtype, *(out.value.dtype for u in content.users if u.kind == "cast" for out in u.outs)]
+        if not set(allowed).intersection(made):
+            reasons.append(f"{name} is {made[-1]}, expected it to be cast to {' or '.join(allowed)}")
+    return reasons
+
+
 def _halves_of(wanted: dict[str, list[str]], lookup: Lookup) -> list[str]:
     reasons = []
     for name, halves in wanted.items():
@@ -184,6 +204,8 @@ _CHECKS: dict[str, Callable[[Any, Lookup], list[str]]] = {
     "full_size": _full_size,
     "parameter": _parameter,
     "computed": _computed,
+    "phase": _phase,
+    "cast_to": _cast_to,
     "halves_of": _halves_of,
     "number": _number,
     "size_power": _size_power,

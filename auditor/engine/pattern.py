@@ -44,6 +44,13 @@ OP_CLASSES: dict[str, frozenset[str]] = {
             "softplus",
         ]
     ),
+    "activation_backward": frozenset(
+        f"{name}_backward"
+        for name in (
+            "threshold", "gelu", "silu", "tanh", "sigmoid", "elu", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh",
+            "mish", "softplus",
+        )
+    ),
     "batched_gemm": frozenset({"bmm", "baddbmm", "matmul"}),
     "mask": frozenset({"add", "masked_fill"}),
 }

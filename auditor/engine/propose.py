@@ -16,7 +16,7 @@ from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, owner_of
 from auditor.graph.nodes import CValue, Node
-from auditor.graph.ops import is_memory_bound
+from auditor.graph.ops import is_memory_bound, kind_of
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +33,9 @@ class Candidate:
     def bytes_saved(self) -> int:
         return self.region.bytes_now - self.region.bytes_fused
 
+
+WITH_RESULTS_ASIDE = ("norm", "random")
+"""Kinds of ops that hand their backward something beside their result: statistics, a mask. It is written in any case."""
 
 Deferred = tuple[Search, Node]
 """A place to look at again: a pattern's search, and the node that it would start from."""
@@ -111,6 +114,8 @@ def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str
                 names[out.value.id] = call.name
         if call.name in match.pattern.outputs or call is match.pattern.sink:
             allowed.update(v.id for v in node.op.outputs)
+        elif node.ops and kind_of(node.op.name) in WITH_RESULTS_ASIDE:
+            allowed.update(v.id for v in node.op.outputs[1:])
     for made, source in casts.made.items():
         if owner_of(source.value).id in allowed:
             allowed.add(made)

@@ -31,7 +31,7 @@ def _rewrite_mul(graph: Canonical, node: Node) -> None:
             node.kind, node.args = "square", (a,)
             return
         for x, other in ((a, b), (b, a)):
-            for rewrite in (_as_silu, _as_dropout, _as_division):
+            for rewrite in (_as_silu, _as_dropout, _as_dropout_backward, _as_division):
                 if rewrite(graph, node, x, other):
                     return
         if node.op.outputs and node.op.outputs[0].dtype in COMPLEX:
@@ -104,6 +104,15 @@ def _as_dropout(graph: Canonical, node: Node, x: CValue, noise: CValue) -> bool:
     graph.absorb(node, scale)
     graph.absorb(node, draw)
     node.kind, node.args = "dropout", (x,)
+    return True
+
+
+def _as_dropout_backward(_: Canonical, node: Node, grad: CValue, noise: CValue) -> bool:
+    """The backward of a dropout by parts multiplies by the noise that the forward drew and scaled."""
+    drawn = noise.root.producer
+    if drawn is None or drawn.kind != "dropout" or not noise.root.index or node.phase != "backward":
+        return False
+    node.kind, node.args = "dropout_backward", (grad, noise)
     return True
 
 
