@@ -51,6 +51,9 @@ OP_CLASSES: dict[str, frozenset[str]] = {
             "mish", "softplus",
         )
     ),
+    "matmul": frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}),
+    "nll_loss": frozenset({"nll_loss", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward"}),
+    "nll_loss_backward": frozenset({"nll_loss_backward", "nll_loss2d_backward"}),
     "batched_gemm": frozenset({"bmm", "baddbmm", "matmul"}),
     "mask": frozenset({"add", "masked_fill"}),
 }

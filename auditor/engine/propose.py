@@ -34,9 +34,6 @@ class Candidate:
         return self.region.bytes_now - self.region.bytes_fused
 
 
-WITH_RESULTS_ASIDE = ("norm", "random")
-"""Kinds of ops that hand their backward something beside their result: statistics, a mask. It is written in any case."""
-
 Deferred = tuple[Search, Node]
 """A place to look at again: a pattern's search, and the node that it would start from."""
 
@@ -114,7 +111,7 @@ def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str
                 names[out.value.id] = call.name
         if call.name in match.pattern.outputs or call is match.pattern.sink:
             allowed.update(v.id for v in node.op.outputs)
-        elif node.ops and kind_of(node.op.name) in WITH_RESULTS_ASIDE:
+        elif node.ops and kind_of(node.op.name) != "reduction":  # statistics, a mask: written for the backward anyway
             allowed.update(v.id for v in node.op.outputs[1:])
     for made, source in casts.made.items():
         if owner_of(source.value).id in allowed:

@@ -36,7 +36,7 @@ def _rewrite_mul(graph: Canonical, node: Node) -> None:
                     return
         if node.op.outputs and node.op.outputs[0].dtype in COMPLEX:
             node.kind = "complex_mul"
-    else:
+    elif not _as_division(graph, node, b, a):
         _as_mean(graph, node)
 
 
@@ -85,7 +85,8 @@ def is_scalar(arg: Any) -> bool:
     return isinstance(arg, int | float)
 
 
-def _as_division(graph: Canonical, node: Node, x: CValue, inverse: CValue) -> bool:
+def _as_division(graph: Canonical, node: Node, x: Any, inverse: Any) -> bool:
+    """``x * (1 / y)``; PyTorch computes ``127 / y`` so, too."""
     reciprocal = _made_by(inverse, "reciprocal")
     if reciprocal is None or not graph.read_only_by(inverse, node.op):
         return False
