@@ -41,13 +41,42 @@ def lookup_in(match: Match) -> Lookup:
     return Lookup(match, {call.name: node.outs[0] for call, node in match.nodes.items() if node.outs})
 
 
+def means(where: dict[str, Any], lookup: Lookup) -> bool:
+    """Whether ops of the pattern's form are what the rule is about at all: else they are no match, and none is refused.
+
+    It depends on what tensors hold (``holds``), are cast to right away (``cast_to``) and when they are made (``phase``).
+    """
+    return all(
+        content is None or check(content, wanted)
+        for key, check in _MEANS.items()
+        for name, wanted in where.get(key, {}).items()
+        for content in (lookup.content(name),)
+    )
+
+
+def _holds(content: CValue, dtypes: list[str]) -> bool:
+    return content.value.dtype in dtypes
+
+
+def _cast_to(content: CValue, dtypes: list[str]) -> bool:
+    casts = (out for user in content.users if user.kind == "cast" for out in user.outs)
+    return any(_holds(made, dtypes) for made in (content, *casts))
+
+
+def _phase(content: CValue, phase: str) -> bool:
+    return content.producer is not None and content.producer.phase == phase
+
+
+_MEANS: dict[str, Callable[[CValue, Any], bool]] = {"holds": _holds, "cast_to": _cast_to, "phase": _phase}
+
+
 def violated(where: dict[str, Any], lookup: Lookup) -> str | None:
     """The first constraint that the match breaks, as a reason; ``None`` if it keeps them all.
 
     Names that the matched alternative does not use are passed over.
     """
     for key, wanted in where.items():
-        for reason in _CHECKS[key](wanted, lookup):
+        for reason in () if key in _MEANS else _CHECKS[key](wanted, lookup):
             return reason
     return None
 
@@ -118,26 +147,6 @@ def _computed(wanted: list[str], lookup: Lookup) -> list[str]:
     ]
 
 
-def _phase(wanted: dict[str, str], lookup: Lookup) -> list[str]:
-    return [
-        f"{name} is made in the {op.phase}, expected in the {phase}"
-        for name, phase in wanted.items()
-        if (value := lookup(name)) is not None and (op := owner_of(value).producer) is not None and op.phase != phase
-    ]
-
-
-def _cast_to(wanted: dict[str, list[str]], lookup: Lookup) -> list[str]:
-    reasons = []
-    for name, allowed in wanted.items():
-        content = lookup.content(name)
-        if content is None:
-            continue
-        made = [content.value.dtype, *(out.value.dtype for u in content.users if u.kind == "cast" for out in u.outs)]
-        if not set(allowed).intersection(made):
-            reasons.append(f"{name} is {made[-1]}, expected it to be cast to {' or '.join(allowed)}")
-    return reasons
-
-
 def _halves_of(wanted: dict[str, list[str]], lookup: Lookup) -> list[str]:
     reasons = []
     for name, halves in wanted.items():
@@ -204,8 +213,6 @@ _CHECKS: dict[str, Callable[[Any, Lookup], list[str]]] = {
     "full_size": _full_size,
     "parameter": _parameter,
     "computed": _computed,
-    "phase": _phase,
-    "cast_to": _cast_to,
     "halves_of": _halves_of,
     "number": _number,
     "size_power": _size_power,

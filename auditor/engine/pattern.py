@@ -52,6 +52,7 @@ OP_CLASSES: dict[str, frozenset[str]] = {
         )
     ),
     "matmul": frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}),
+    "rounding": frozenset({"round", "clamp"}),
     "nll_loss": frozenset({"nll_loss", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward"}),
     "nll_loss_backward": frozenset({"nll_loss_backward", "nll_loss2d_backward"}),
     "batched_gemm": frozenset({"bmm", "baddbmm", "matmul"}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from auditor.engine.constraints import lookup_in, violated
+from auditor.engine.constraints import lookup_in, means, violated
 from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.match import Match, Search
 from auditor.engine.rules import Rule
@@ -70,6 +70,8 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
                 if taken and not taken.isdisjoint(match.op_indices()):
                     continue
                 result = evaluate(graph, rule, match)
+                if result is None:
+                    continue
                 if isinstance(result, Refusal):
                     # The smaller forms of a refused site would say the same place again.
                     if refused.isdisjoint(match.op_indices()):
@@ -82,10 +84,13 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
     return proposals
 
 
-def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal:
-    """Check the rule's constraints and legality for one match."""
+def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal | None:
+    """Check the rule's constraints and legality for one match; ``None`` where the rule does not mean such ops."""
     ops = [op for node in match.nodes.values() for op in node.ops]
-    reason = violated(rule.where, lookup_in(match))
+    lookup = lookup_in(match)
+    if not means(rule.where, lookup):
+        return None
+    reason = violated(rule.where, lookup)
     if reason:
         ordered = tuple(sorted(ops, key=lambda op: op.index))
         return Refusal(reason, ordered[0], ordered[0], ordered)
