@@ -19,6 +19,7 @@ from auditor.document import (
     TotalSaving,
 )  # fmt: skip
 from auditor.engine.claims import Claims
+from auditor.engine.costs import remaining
 from auditor.engine.fused import fused_kernels
 from auditor.engine.legality import Refusal, Region
 from auditor.engine.propose import Candidate
@@ -135,19 +136,20 @@ def _dtype(candidate: Candidate) -> str:
 
 def _site(candidate: Candidate, home: Op, priced: Estimate, model: StepModel) -> Site:
     region = candidate.region
+    after = remaining(region.ops, candidate.rule.family)
     return Site(
         ops=[op.index for op in region.ops],
         module=home.module,
         source=source_info(home.source),
         kernels=region.kernels,
-        kernels_after=1,
+        kernels_after=after,
         device_us=region.device_us,
         bytes_now=region.bytes_now,
         bytes_fused=region.bytes_fused,
         saving=Saving(
             ideal_us=priced.ideal_us,
             likely_us=priced.likely_us,
-            step_us=step_saving(priced.likely_us, region.kernels - 1, model),
+            step_us=step_saving(priced.likely_us, region.kernels - after, model),
         ),
         formula=priced.formula,
         inputs=[v.id for v in region.inputs],
@@ -165,6 +167,7 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
     device_us = sum(s.device_us for s in sites)
     likely = sum(s.saving.likely_us for s in sites)
     kernels = sum(s.kernels for s in sites)
+    kernels_after = sum(s.kernels_after for s in sites)
     modules = list(dict.fromkeys(s.module for s in sites))[:MAX_MODULES]
     inferred = any(op.inferred for c, _ in members for op in c.region.ops)
     return Finding(
@@ -175,14 +178,14 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         fingerprint=_fingerprint(rule, candidate, home),
         sites=len(sites),
         kernels=kernels,
-        kernels_after=sum(s.kernels_after for s in sites),
+        kernels_after=kernels_after,
         device_us=device_us,
         bytes_now=sum(s.bytes_now for s in sites),
         bytes_fused=sum(s.bytes_fused for s in sites),
         saving=Saving(
             ideal_us=sum(s.saving.ideal_us for s in sites),
             likely_us=likely,
-            step_us=step_saving(likely, kernels - len(sites), model),
+            step_us=step_saving(likely, kernels - kernels_after, model),
         ),
         amdahl_cap=amdahl_cap(model.step_us, step_saving(device_us, kernels, model)),
         provenance="inferred" if inferred else graph.provenance,
