@@ -44,7 +44,8 @@ def lookup_in(match: Match) -> Lookup:
 def means(where: dict[str, Any], lookup: Lookup) -> bool:
     """Whether ops of the pattern's form are what the rule is about at all: else they are no match, and none is refused.
 
-    It depends on what tensors hold (``holds``), are cast to right away (``cast_to``) and when they are made (``phase``).
+    It depends on what tensors hold (``holds``), what they are cast to right away (``cast_to``), when they are made
+    (``phase``).
     """
     return all(
         content is None or check(content, wanted)

@@ -47,8 +47,18 @@ OP_CLASSES: dict[str, frozenset[str]] = {
     "activation_backward": frozenset(
         f"{name}_backward"
         for name in (
-            "threshold", "gelu", "silu", "tanh", "sigmoid", "elu", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh",
-            "mish", "softplus",
+            "threshold",
+            "gelu",
+            "silu",
+            "tanh",
+            "sigmoid",
+            "elu",
+            "leaky_relu",
+            "hardswish",
+            "hardsigmoid",
+            "hardtanh",
+            "mish",
+            "softplus",
         )
     ),
     "matmul": frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}),

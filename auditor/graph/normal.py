@@ -176,20 +176,6 @@ def _layer_norm(args: tuple[Any, ...], _: RankOf) -> Call:
     return "layer_norm", (args[0], _get(args, 2), _get(args, 3), _get(args, 4))
 
 
-def _joint_norm(kind: str) -> Callable[[tuple[Any, ...], RankOf], Call]:
-    """A batch or group norm, whichever library computes it: what it normalises, weight, bias."""
-    return _keep(3, kind)
-
-
-def _joint_norm_backward(kind: str, *, input_first: bool = False) -> Callable[[tuple[Any, ...], RankOf], Call]:
-    """The gradient and what was normalised; cuDNN and MIOpen take them in the other order."""
-
-    def rewrite(args: tuple[Any, ...], _: RankOf) -> Call:
-        return kind, args[1::-1] if input_first else args[:2]
-
-    return rewrite
-
-
 def _extremum(kind: str) -> Callable[[tuple[Any, ...], RankOf], Call]:
     """The largest along one dim and where it is, or of all; the larger of two tensors stays as it is."""
     reduction = _reduction(kind)
@@ -214,6 +200,11 @@ BATCH_NORMS = tuple(
         "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_no_update", "batch_norm",
     )
 )  # fmt: skip
+BATCH_NORM_BACKWARDS = (
+    "aten.native_batch_norm_backward", "aten.cudnn_batch_norm_backward", "aten.miopen_batch_norm_backward",
+    "aten.batch_norm_backward",
+)  # fmt: skip
+"""Two of them take the gradient second: matching tries both orders, for only one of the two can be a gradient."""
 GROUP_NORMS = ("aten.native_group_norm", "aten.group_norm", "aiter._groupnorm_run")
 
 _TABLE: dict[str, Callable[[tuple[Any, ...], RankOf], Call]] = {
@@ -236,13 +227,11 @@ _TABLE: dict[str, Callable[[tuple[Any, ...], RankOf], Call]] = {
     "aten.masked_fill": _keep(3, "masked_fill"), "aten.bernoulli": _keep(1, "bernoulli"),
     "aten._grouped_mm": _keep(2, "_grouped_mm"), "aten.max": _extremum("max"), "aten.min": _extremum("min"),
     "aten._fused_dropout": _keep(1, "dropout"), "aten.native_dropout_backward": _keep(2, "dropout_backward"),
-    "aten._masked_scale": _keep(2, "dropout_backward"), "aten._log_softmax_backward_data": _keep(2, "log_softmax_backward"),
-} | {name: _joint_norm("batch_norm") for name in BATCH_NORMS} | {name: _joint_norm("group_norm") for name in GROUP_NORMS} | {
-    "aten.native_group_norm_backward": _joint_norm_backward("group_norm_backward"),
-    "aten.native_batch_norm_backward": _joint_norm_backward("batch_norm_backward"),
-    "aten.batch_norm_backward": _joint_norm_backward("batch_norm_backward"),
-    "aten.cudnn_batch_norm_backward": _joint_norm_backward("batch_norm_backward", input_first=True),
-    "aten.miopen_batch_norm_backward": _joint_norm_backward("batch_norm_backward", input_first=True),
+    "aten._masked_scale": _keep(2, "dropout_backward"),
+    "aten._log_softmax_backward_data": _keep(2, "log_softmax_backward"),
+    **dict.fromkeys(BATCH_NORMS, _keep(3, "batch_norm")), **dict.fromkeys(GROUP_NORMS, _keep(3, "group_norm")),
+    "aten.native_group_norm_backward": _keep(2, "group_norm_backward"),
+    **dict.fromkeys(BATCH_NORM_BACKWARDS, _keep(2, "batch_norm_backward")),
 }  # fmt: skip
 
 IDENTITY_KINDS = frozenset({"cast", "copy"})

@@ -87,7 +87,10 @@ GATHER = _aten(
     _ctc_loss fft_fft fft_ifft _fft_r2c _fft_c2r _fft_c2c embedding_renorm mkldnn_max_pool2d"""
 )
 
-RANDOM = _aten("bernoulli rand randn rand_like randn_like randint randperm normal uniform exponential native_dropout _fused_dropout")
+RANDOM = _aten(
+    """bernoulli rand randn rand_like randn_like randint randperm normal uniform exponential native_dropout
+    _fused_dropout"""
+)
 
 GENERATOR = _aten(
     """arange full full_like zeros zeros_like ones ones_like new_zeros new_ones new_full scalar_tensor eye linspace
@@ -108,7 +111,11 @@ DATA_DEPENDENT = _aten("nonzero masked_select unique _unique2 unique_consecutive
 OPTIMIZER_PREFIXES = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad", "aten._amp_")
 COLLECTIVE_PREFIXES = ("c10d.", "_c10d_functional.", "c10d_functional.", "record_param_comms", "nccl")
 
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or"})
+COMMUTATIVE = frozenset(
+    {"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or"}
+    | {"batch_norm_backward"}
+)
+"""Canonical kinds whose first two operands may stand in either order."""
 
 TRANSCENDENTAL = frozenset(
     name.removeprefix("aten.")
