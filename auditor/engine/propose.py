@@ -58,7 +58,10 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
     refusals: list[Refusal] = []
     refused: set[int] = set()
     covered: set[int] = set()
+    nowhere = {name for name, dtypes in rule.where.get("holds", {}).items() if graph.dtypes.isdisjoint(dtypes)}
     for pattern in rule.patterns:
+        if not nowhere.isdisjoint(pattern.names):
+            continue
         search = Search(graph, pattern)
         for start in search.starts():
             if start.index in taken:
