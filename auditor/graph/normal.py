@@ -198,6 +198,7 @@ BATCH_NORMS = tuple(
     for name in (
         "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_no_update", "batch_norm",
+        "batch_norm_elemt",
     )
 )  # fmt: skip
 BATCH_NORM_BACKWARDS = (
