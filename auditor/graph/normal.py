@@ -228,6 +228,7 @@ _TABLE: dict[str, Callable[[tuple[Any, ...], RankOf], Call]] = {
     "aten.masked_fill": _keep(3, "masked_fill"), "aten.bernoulli": _keep(1, "bernoulli"),
     "aten._grouped_mm": _keep(2, "_grouped_mm"), "aten.max": _extremum("max"), "aten.min": _extremum("min"),
     "aten._fused_dropout": _keep(1, "dropout"), "aten.native_dropout_backward": _keep(2, "dropout_backward"),
+    "aten.__rshift__": _keep(2, "bitwise_right_shift"), "aten.__lshift__": _keep(2, "bitwise_left_shift"),
     "aten._masked_scale": _keep(2, "dropout_backward"),
     "aten._log_softmax_backward_data": _keep(2, "log_softmax_backward"),
     **dict.fromkeys(BATCH_NORMS, _keep(3, "batch_norm")), **dict.fromkeys(GROUP_NORMS, _keep(3, "group_norm")),

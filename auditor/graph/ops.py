@@ -31,7 +31,7 @@ POINTWISE = _aten(
     _prelu_kernel_backward real reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid
     sigmoid_backward sign signbit silu silu_backward sin sinc sinh smooth_l1_loss softplus softplus_backward
     softshrink sqrt square sub subtract tan tanh tanh_backward threshold threshold_backward trunc
-    _weight_norm_interface where xlogy"""
+    _weight_norm_interface where xlogy __rshift__ __lshift__"""
 )
 
 REDUCTION = _aten(
