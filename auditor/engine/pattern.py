@@ -401,7 +401,8 @@ class _Compiler:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             return self._functions(node.left) + self._functions(node.right)
         if isinstance(node, ast.Attribute):
-            dotted = ast.unparse(node)
+            space = node.value
+            dotted = f"{space.id}.{node.attr}" if isinstance(space, ast.Name) else ast.unparse(node)
             if dotted.startswith("anyof."):
                 members = OP_CLASSES.get(dotted.removeprefix("anyof."))
                 if members is None:
