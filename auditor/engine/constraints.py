@@ -41,13 +41,43 @@ def lookup_in(match: Match) -> Lookup:
     return Lookup(match, {call.name: node.outs[0] for call, node in match.nodes.items() if node.outs})
 
 
+def means(where: dict[str, Any], lookup: Lookup) -> bool:
+    """Whether ops of the pattern's form are what the rule is about at all: else they are no match, and none is refused.
+
+    It depends on what tensors hold (``holds``), what they are cast to right away (``cast_to``), when they are made
+    (``phase``).
+    """
+    return all(
+        content is None or check(content, wanted)
+        for key, check in _MEANS.items()
+        for name, wanted in where.get(key, {}).items()
+        for content in (lookup.content(name),)
+    )
+
+
+def _holds(content: CValue, dtypes: list[str]) -> bool:
+    return content.value.dtype in dtypes
+
+
+def _cast_to(content: CValue, dtypes: list[str]) -> bool:
+    casts = (out for user in content.users if user.kind == "cast" for out in user.outs)
+    return any(_holds(made, dtypes) for made in (content, *casts))
+
+
+def _phase(content: CValue, phase: str) -> bool:
+    return content.producer is not None and content.producer.phase == phase
+
+
+_MEANS: dict[str, Callable[[CValue, Any], bool]] = {"holds": _holds, "cast_to": _cast_to, "phase": _phase}
+
+
 def violated(where: dict[str, Any], lookup: Lookup) -> str | None:
     """The first constraint that the match breaks, as a reason; ``None`` if it keeps them all.
 
     Names that the matched alternative does not use are passed over.
     """
     for key, wanted in where.items():
-        for reason in _CHECKS[key](wanted, lookup):
+        for reason in () if key in _MEANS else _CHECKS[key](wanted, lookup):
             return reason
     return None
 

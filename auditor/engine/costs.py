@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from auditor.graph.model import Op
 from auditor.graph.ops import COMPUTE_BOUND, kind_of
 
 
@@ -65,3 +67,22 @@ class SiteCost:
     @property
     def bytes_fused(self) -> int:
         return self.bytes_read_fused + self.bytes_written_fused
+
+
+IN_PASSES = ("batch_norm", "group_norm", "groupnorm")
+"""A part of the names of norms whose statistics are not those of a row: a pass for them, another to apply them."""
+KEEPS_GEMM = ("epilogue", "prologue")
+"""Families whose fused kernel is the GEMM, or convolution, that was there before."""
+
+
+def remaining(ops: Iterable[Op], family: str) -> int:
+    """Kernels that remain where ``ops`` are fused: one, and those of a native op that are not what is fused.
+
+    A batch norm of three kernels stays three with the activation in the last one; so does a GEMM that is split.
+    """
+    kept = (op.launches - 1 for op in ops if _is_in_passes(op.name) or (family in KEEPS_GEMM and _is_gemm(op.name)))
+    return 1 + sum(kept)
+
+
+def _is_in_passes(op: str) -> bool:
+    return any(part in op for part in IN_PASSES)

@@ -44,6 +44,27 @@ OP_CLASSES: dict[str, frozenset[str]] = {
             "softplus",
         ]
     ),
+    "activation_backward": frozenset(
+        f"{name}_backward"
+        for name in (
+            "threshold",
+            "gelu",
+            "silu",
+            "tanh",
+            "sigmoid",
+            "elu",
+            "leaky_relu",
+            "hardswish",
+            "hardsigmoid",
+            "hardtanh",
+            "mish",
+            "softplus",
+        )
+    ),
+    "matmul": frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}),
+    "rounding": frozenset({"round", "clamp"}),
+    "nll_loss": frozenset({"nll_loss", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward"}),
+    "nll_loss_backward": frozenset({"nll_loss_backward", "nll_loss2d_backward"}),
     "batched_gemm": frozenset({"bmm", "baddbmm", "matmul"}),
     "mask": frozenset({"add", "masked_fill"}),
 }
@@ -380,7 +401,8 @@ class _Compiler:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             return self._functions(node.left) + self._functions(node.right)
         if isinstance(node, ast.Attribute):
-            dotted = ast.unparse(node)
+            space = node.value
+            dotted = f"{space.id}.{node.attr}" if isinstance(space, ast.Name) else ast.unparse(node)
             if dotted.startswith("anyof."):
                 members = OP_CLASSES.get(dotted.removeprefix("anyof."))
                 if members is None:

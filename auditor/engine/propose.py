@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from auditor.engine.constraints import lookup_in, violated
+from auditor.engine.constraints import lookup_in, means, violated
+from auditor.engine.costs import remaining
 from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.match import Match, Search
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, owner_of
 from auditor.graph.nodes import CValue, Node
-from auditor.graph.ops import is_memory_bound
+from auditor.graph.ops import is_memory_bound, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Candidate:
     variant: dict[str, str] = field(default_factory=dict)
     match: Match | None = None
     """What the pattern bound; None for chains, siblings and what is detected."""
-    kernels_after: int = 1
-    """Kernels that would remain of the site."""
+    kernels_after: int | None = None
+    """Kernels that would remain of the site; None: one, and what its native ops keep."""
     launches_only: bool = False
     """The kernels that remain move what these move: only launches are saved."""
     example: tuple[Op, ...] = ()
@@ -54,6 +55,11 @@ class Candidate:
     @property
     def bytes_saved(self) -> int:
         return self.region.bytes_now - self.region.bytes_fused
+
+    @property
+    def remaining(self) -> int:
+        """Kernels that would remain of the site."""
+        return remaining(self.region.ops, self.rule.family) if self.kernels_after is None else self.kernels_after
 
 
 Deferred = tuple[Search, Node]
@@ -80,7 +86,10 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
     refusals: list[Refusal] = []
     refused: set[int] = set()
     covered: set[int] = set()
+    nowhere = {name for name, dtypes in rule.where.get("holds", {}).items() if graph.dtypes.isdisjoint(dtypes)}
     for pattern in rule.patterns:
+        if not nowhere.isdisjoint(pattern.names):
+            continue
         search = Search(graph, pattern)
         for start in search.starts():
             if start.index in taken:
@@ -92,6 +101,8 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
                 if taken and not taken.isdisjoint(match.op_indices()):
                     continue
                 result = evaluate(graph, rule, match)
+                if result is None:
+                    continue
                 if isinstance(result, Refusal):
                     # The smaller forms of a refused site would say the same place again.
                     if refused.isdisjoint(match.op_indices()):
@@ -104,10 +115,13 @@ def propose(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Prop
     return proposals
 
 
-def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal:
-    """Check the rule's constraints and legality for one match."""
+def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal | None:
+    """Check the rule's constraints and legality for one match; ``None`` where the rule does not mean such ops."""
     ops = [op for node in match.nodes.values() for op in node.ops]
-    reason = violated(rule.where, lookup_in(match))
+    lookup = lookup_in(match)
+    if not means(rule.where, lookup):
+        return None
+    reason = violated(rule.where, lookup)
     if reason:
         ordered = tuple(sorted(ops, key=lambda op: op.index))
         return Refusal(reason, ordered[0], ordered[0], ordered)
@@ -133,6 +147,8 @@ def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str
                 names[out.value.id] = call.name
         if call.name in match.pattern.outputs or call is match.pattern.sink:
             allowed.update(v.id for v in node.op.outputs)
+        elif node.ops and kind_of(node.op.name) != "reduction":  # statistics, a mask: written for the backward anyway
+            allowed.update(v.id for v in node.op.outputs[1:])
     for made, source in casts.made.items():
         if owner_of(source.value).id in allowed:
             allowed.add(made)

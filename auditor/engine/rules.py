@@ -166,6 +166,6 @@ def _check_where(rule: Rule, file: RuleFile) -> None:
 
 def _tensors(key: str, wanted: Any) -> set[str]:
     """The names that a constraint takes for tensors."""
-    if key in ("dtype", "rank"):
+    if key in ("dtype", "rank", "holds", "cast_to", "phase"):
         return set(wanted)
     return mentioned(list(wanted.values()) if key in OF_NUMBERS else wanted)

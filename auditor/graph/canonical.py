@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from auditor.graph.layout import slice_of
@@ -84,6 +84,11 @@ class Canonical:
         by_kind = self.by_kind
         for node in self.nodes:
             by_kind.setdefault(node.kind, []).append(node)
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        """Every dtype that something in the graph has."""
+        return frozenset(value.dtype for value in self.graph.values)
 
     def traffic(self, op: Op) -> Traffic:
         """Bytes that ``op`` moves, worked out once."""

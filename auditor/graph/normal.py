@@ -39,8 +39,14 @@ def _dim(dim: Any, rank: int | None) -> Any:
     return dim - rank if isinstance(dim, int) and dim >= 0 and rank is not None else dim
 
 
+def _alpha(args: tuple[Any, ...]) -> Any:
+    """What the second addend is multiplied with: 1 unless the trace says so, and old traces hold no numbers."""
+    alpha = _get(args, 2)
+    return 1 if alpha is None else alpha
+
+
 def _add(args: tuple[Any, ...], _: RankOf) -> Call:
-    a, b, alpha = args[0], _get(args, 1), _get(args, 2, 1)
+    a, b, alpha = args[0], _get(args, 1), _alpha(args)
     if alpha not in (1, 1.0):
         return "add_scaled", (a, b, alpha)
     if type(b) in (int, float) and b == 0:
@@ -49,7 +55,7 @@ def _add(args: tuple[Any, ...], _: RankOf) -> Call:
 
 
 def _sub(args: tuple[Any, ...], _: RankOf) -> Call:
-    a, b, alpha = args[0], _get(args, 1), _get(args, 2, 1)
+    a, b, alpha = args[0], _get(args, 1), _alpha(args)
     if alpha not in (1, 1.0):
         return "add_scaled", (a, b, -alpha)
     if type(b) in (int, float):
@@ -170,12 +176,37 @@ def _layer_norm(args: tuple[Any, ...], _: RankOf) -> Call:
     return "layer_norm", (args[0], _get(args, 2), _get(args, 3), _get(args, 4))
 
 
+def _extremum(kind: str) -> Callable[[tuple[Any, ...], RankOf], Call]:
+    """The largest along one dim and where it is, or of all; the larger of two tensors stays as it is."""
+    reduction = _reduction(kind)
+
+    def rewrite(args: tuple[Any, ...], rank_of: RankOf) -> Call:
+        return reduction(args, rank_of) if isinstance(_get(args, 1), int | tuple | None) else (kind, args)
+
+    return rewrite
+
+
 def _keep(count: int, kind: str) -> Callable[[tuple[Any, ...], RankOf], Call]:
     def rewrite(args: tuple[Any, ...], _: RankOf) -> Call:
         return kind, args[:count]
 
     return rewrite
 
+
+BATCH_NORMS = tuple(
+    f"aten.{name}"
+    for name in (
+        "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_no_update", "batch_norm",
+        "batch_norm_elemt",
+    )
+)  # fmt: skip
+BATCH_NORM_BACKWARDS = (
+    "aten.native_batch_norm_backward", "aten.cudnn_batch_norm_backward", "aten.miopen_batch_norm_backward",
+    "aten.batch_norm_backward",
+)  # fmt: skip
+"""Two of them take the gradient second: matching tries both orders, for only one of the two can be a gradient."""
+GROUP_NORMS = ("aten.native_group_norm", "aten.group_norm", "aiter._groupnorm_run")
 
 _TABLE: dict[str, Callable[[tuple[Any, ...], RankOf], Call]] = {
     "aten.add": _add, "aten.sub": _sub, "aten.subtract": _sub, "aten.rsub": _rsub, "aten.mul": _mul,
@@ -195,7 +226,14 @@ _TABLE: dict[str, Callable[[tuple[Any, ...], RankOf], Call]] = {
     "aten.native_layer_norm": _layer_norm, "aten.native_dropout": _keep(1, "dropout"),
     "aten.convolution": _keep(3, "convolution"), "aten.linear": _keep(3, "linear"),
     "aten.masked_fill": _keep(3, "masked_fill"), "aten.bernoulli": _keep(1, "bernoulli"),
-    "aten._grouped_mm": _keep(2, "_grouped_mm"),
+    "aten._grouped_mm": _keep(2, "_grouped_mm"), "aten.max": _extremum("max"), "aten.min": _extremum("min"),
+    "aten._fused_dropout": _keep(1, "dropout"), "aten.native_dropout_backward": _keep(2, "dropout_backward"),
+    "aten.__rshift__": _keep(2, "bitwise_right_shift"), "aten.__lshift__": _keep(2, "bitwise_left_shift"),
+    "aten._masked_scale": _keep(2, "dropout_backward"),
+    "aten._log_softmax_backward_data": _keep(2, "log_softmax_backward"),
+    **dict.fromkeys(BATCH_NORMS, _keep(3, "batch_norm")), **dict.fromkeys(GROUP_NORMS, _keep(3, "group_norm")),
+    "aten.native_group_norm_backward": _keep(2, "group_norm_backward"),
+    **dict.fromkeys(BATCH_NORM_BACKWARDS, _keep(2, "batch_norm_backward")),
 }  # fmt: skip
 
 IDENTITY_KINDS = frozenset({"cast", "copy"})

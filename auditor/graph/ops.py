@@ -28,11 +28,11 @@ POINTWISE = _aten(
     isfinite isinf isnan isneginf isposinf le leaky_relu leaky_relu_backward lerp lgamma log log10 log1p log2
     log_sigmoid log_sigmoid_backward log_sigmoid_forward logaddexp logical_and logical_not logical_or
     logical_xor logit lt masked_fill maximum minimum mish mish_backward mse_loss_backward mul multiply
-    nan_to_num native_dropout_backward ne neg negative not_equal polar pow prelu _prelu_kernel
+    nan_to_num native_dropout_backward _masked_scale ne neg negative not_equal polar pow prelu _prelu_kernel
     _prelu_kernel_backward real reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid
     sigmoid_backward sign signbit silu silu_backward sin sinc sinh smooth_l1_loss softplus softplus_backward
     softshrink sqrt square sub subtract tan tanh tanh_backward threshold threshold_backward trunc
-    _weight_norm_interface where xlogy"""
+    _weight_norm_interface where xlogy __rshift__ __lshift__"""
 )
 
 REDUCTION = _aten(
@@ -88,7 +88,10 @@ GATHER = _aten(
     _ctc_loss fft_fft fft_ifft _fft_r2c _fft_c2r _fft_c2c embedding_renorm mkldnn_max_pool2d"""
 )
 
-RANDOM = _aten("bernoulli rand randn rand_like randn_like randint randperm normal uniform exponential native_dropout")
+RANDOM = _aten(
+    """bernoulli rand randn rand_like randn_like randint randperm normal uniform exponential native_dropout
+    _fused_dropout"""
+)
 
 GENERATOR = _aten(
     """arange full full_like zeros zeros_like ones ones_like new_zeros new_ones new_full scalar_tensor eye linspace
@@ -109,7 +112,11 @@ DATA_DEPENDENT = _aten("nonzero masked_select unique _unique2 unique_consecutive
 OPTIMIZER_PREFIXES = ("aten._foreach_", "aten._fused_adam", "aten._fused_sgd", "aten._fused_adagrad", "aten._amp_")
 COLLECTIVE_PREFIXES = ("c10d.", "_c10d_functional.", "c10d_functional.", "record_param_comms", "nccl")
 
-COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or"})
+COMMUTATIVE = frozenset(
+    {"add", "mul", "maximum", "minimum", "logical_and", "logical_or", "bitwise_and", "bitwise_or"}
+    | {"batch_norm_backward"}
+)
+"""Canonical kinds whose first two operands may stand in either order."""
 
 TRANSCENDENTAL = frozenset(
     name.removeprefix("aten.")

@@ -31,12 +31,12 @@ def _rewrite_mul(graph: Canonical, node: Node) -> None:
             node.kind, node.args = "square", (a,)
             return
         for x, other in ((a, b), (b, a)):
-            for rewrite in (_as_silu, _as_dropout, _as_division):
+            for rewrite in (_as_silu, _as_dropout, _as_dropout_backward, _as_division):
                 if rewrite(graph, node, x, other):
                     return
         if node.op.outputs and node.op.outputs[0].dtype in COMPLEX:
             node.kind = "complex_mul"
-    else:
+    elif not _as_division(graph, node, b, a):
         _as_mean(graph, node)
 
 
@@ -85,7 +85,8 @@ def is_scalar(arg: Any) -> bool:
     return isinstance(arg, int | float)
 
 
-def _as_division(graph: Canonical, node: Node, x: CValue, inverse: CValue) -> bool:
+def _as_division(graph: Canonical, node: Node, x: Any, inverse: Any) -> bool:
+    """``x * (1 / y)``; PyTorch computes ``127 / y`` so, too."""
     reciprocal = _made_by(inverse, "reciprocal")
     if reciprocal is None or not graph.read_only_by(inverse, node.op):
         return False
@@ -104,6 +105,15 @@ def _as_dropout(graph: Canonical, node: Node, x: CValue, noise: CValue) -> bool:
     graph.absorb(node, scale)
     graph.absorb(node, draw)
     node.kind, node.args = "dropout", (x,)
+    return True
+
+
+def _as_dropout_backward(_: Canonical, node: Node, grad: CValue, noise: CValue) -> bool:
+    """The backward of a dropout by parts multiplies by the noise that the forward drew and scaled."""
+    drawn = noise.root.producer
+    if drawn is None or drawn.kind != "dropout" or not noise.root.index or node.phase != "backward":
+        return False
+    node.kind, node.args = "dropout_backward", (grad, noise)
     return True
 
 

@@ -55,20 +55,26 @@ def traffic_of(op: Op, inputs: tuple[Value, ...] | None = None) -> Traffic:
         return Traffic(read[0].nbytes if len(read) == 1 else bytes_of(read), written)
     if way == "shape":
         return Traffic(0, written)
+    if way == "size" and len(op.args) > 1:
+        return Traffic(bytes_of(v for v in read if v is not op.args[1]), written)
     if way == "rows" and read:
         table, *others = read
         return Traffic(min(table.nbytes, max(written, 1)) + bytes_of(others), written)
     return Traffic(bytes_of(v for v in read if v not in op.mutates), written)
 
 
+_READ_FOR_SIZE = frozenset({"aten.nll_loss_backward", "aten.nll_loss2d_backward"})
+"""Their second argument, the log-probabilities, only says how large the gradient is."""
 _PURE_WRITES = frozenset({"aten.copy", "aten.fill", "aten.zero"})
 
 
 @cache
-def _way_of_reading(name: str) -> Literal["all", "shape", "rows", "sources"]:
+def _way_of_reading(name: str) -> Literal["all", "shape", "rows", "sources", "size"]:
     if reads_shape_only(name):
         return "shape"
     kind = kind_of(name)
+    if base_name(name) in _READ_FOR_SIZE:
+        return "size"
     if kind == "gather":
         return "rows"
     return "sources" if kind == "random" or base_name(name) in _PURE_WRITES else "all"

@@ -97,6 +97,7 @@ def expected_sites(arch: str, patterns: dict[str, Any]) -> dict[str, int]:
         "rotary embeddings": expect.get("rope", 0),
         "softmax or attention": by_parts,
         "epilogues": expect.get("epi", expect.get("relu", 0)),
+        "cross entropies": patterns.get("cross_entropy", 0),
     }
 
 
@@ -107,8 +108,9 @@ def answers(audit: Audit) -> dict[str, int]:
         "adds before norms": found["FUS202"] + found["FUS203"],
         "gated activations": found["FUS206"],
         "rotary embeddings": found["FUS207"],
-        "softmax or attention": found["FUS204"] + found["FUS601"],
+        "softmax or attention": found["FUS204"] + found["FUS601"] + found["FUS602"],
         "epilogues": found["FUS301"],
+        "cross entropies": found["FUS205"],
     }
 
 
@@ -208,3 +210,41 @@ def test_host_checks_are_no_findings(qwen: Audit) -> None:
     refused = [r for r in qwen.document.refused if "decides what the host does" in r.reason]
     assert refused
     assert all("aten.all" not in f.ops for f in qwen.findings)
+
+
+@pytest.fixture(scope="module")
+def resnet() -> Audit:
+    import auditor
+
+    return auditor.load(SHARED / "mi300x_resnet_ddp_training.json.gz")
+
+
+def test_batch_norms_of_a_training_trace_take_their_activations(resnet: Audit) -> None:
+    # GIVEN an MI300X trace of a ResNet that trains with recomputation, each batch norm three kernels
+    named = {
+        "batchnorm + relu (forward)": ("forward", "native_batch_norm relu_"),
+        "batchnorm + residual add + relu (forward)": ("forward", "native_batch_norm add_ relu_"),
+        "batchnorm + relu (recompute in backward)": ("backward", "native_batch_norm relu_"),
+        "batchnorm + add + relu (recompute)": ("backward", "native_batch_norm add_ relu_"),
+    }
+    truth = {s["pattern"]: s for s in traces_truth()["mi300x_resnet_ddp_training"]["true_sites"]}
+    found = {(f.phase, " ".join(op.removeprefix("aten.") for op in f.ops)): f for f in resnet.findings}
+
+    # THEN each pattern of the truth is a finding with its sites and kernels, of which the norm's three remain
+    for pattern, key in named.items():
+        assert (found[key].rule, found[key].sites) == ("FUS209", truth[pattern]["sites"])
+        assert found[key].kernels == truth[pattern]["total_kernels"]
+        assert found[key].kernels_after == 3 * found[key].sites
+
+    # AND so are the backwards, those that the shortcut's gradient is added before among them
+    backwards = [f for f in resnet.findings if f.ops[-1] == "aten.native_batch_norm_backward"]
+    assert {f.rule for f in backwards} == {"FUS209"}
+    assert sum(f.sites for f in backwards) == truth["relu backward + batchnorm backward"]["sites"]
+    added = [f.sites for f in backwards if len(f.ops) == 3]
+    assert added == [truth["grad accumulate add_ + relu backward (independent DDP mul between)"]["sites"]]
+
+
+def test_the_counters_of_batch_norms_are_in_no_site_of_a_norm(resnet: Audit) -> None:
+    for finding in resnet.findings:
+        if finding.rule == "FUS209":
+            assert finding.dtype in ("bf16", "f32")

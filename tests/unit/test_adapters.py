@@ -471,3 +471,48 @@ def test_which_gelu_a_gate_has_is_read_from_its_call(approximate: str) -> None:
     (site,) = assert_taken(lambda gate, up: F.gelu(gate, approximate=approximate) * up, args, "act_mul")
     names = {p.options["activation"] for p in site.proposals if p.replacement == "act_mul"}
     assert names == {"gelu" if approximate == "none" else "gelu_tanh"}
+
+
+@pytest.mark.parametrize("options", [{"reduction": "sum"}, {"ignore_index": 3}], ids=str)
+def test_a_cross_entropy_takes_one_kernel(options: dict[str, Any]) -> None:
+    # GIVEN the loss of rows of logits, some of them ignored
+    target = torch.arange(32) % 17
+
+    def loss(x: Tensor) -> Tensor:
+        return F.cross_entropy(x * 2.0, target, **options)
+
+    # THEN the replacement takes the log-softmax and the loss, and gives the same loss and gradient
+    (site,) = assert_taken(loss, [random(32, 17)], "cross_entropy", **options)
+    assert site.key.rule == "FUS205"
+
+
+def test_a_cross_entropy_reads_the_logits_before_their_cast() -> None:
+    # GIVEN logits in bf16 that are cast and flattened for the loss, as language models do
+    target = torch.arange(32).view(2, 16) % 17
+
+    def loss(x: Tensor) -> Tensor:
+        return F.cross_entropy(x.float().view(-1, 17), target.view(-1))
+
+    # THEN the replacement reads them in bf16, and the loss is in fp32
+    (site,) = assert_taken(loss, [random(2, 16, 17, dtype=torch.bfloat16)], "cross_entropy", tolerance=1e-2)
+    assert site.chosen is not None
+    assert site.chosen.kwargs["dtype"] == torch.float32
+
+
+def test_binary_and_segmentation_losses_have_no_kernel_of_their_own() -> None:
+    # GIVEN losses of single labels by hand, and of pictures
+    labels, classes = torch.rand(32, 17), torch.zeros(2, 4, 4, dtype=torch.int64)
+
+    def binary(x: Tensor) -> Tensor:
+        return (x.clamp(min=0) - x * labels + torch.log1p(torch.exp(-x.abs()))).mean()
+
+    def pictures(x: Tensor) -> Tensor:
+        return F.cross_entropy(x, classes)
+
+    # THEN the adapter says why it offers nothing
+    for function, x, reason in (
+        (binary, random(32, 17), "only a loss of classes"),
+        (pictures, random(2, 5, 4, 4), "not rows of classes"),
+    ):
+        _, rewriter = sites_of(function, [x], "cross_entropy")
+        assert reason in reasons(rewriter)

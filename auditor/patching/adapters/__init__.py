@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from auditor.patching.adapters import activations, linears, norms
 from auditor.patching.adapters.attention import attention
+from auditor.patching.adapters.losses import cross_entropy
 from auditor.patching.adapters.rope import rope
 from auditor.patching.adapters.softmax import softmax
 from auditor.patching.adapters.wanted import Wanted
@@ -23,6 +24,7 @@ ADAPTERS: dict[str, Adapter] = {
     "add_rms_norm": norms.add_rms_norm,
     "layer_norm": norms.layer_norm,
     "softmax": softmax,
+    "cross_entropy": cross_entropy,
     "rope": rope,
     "act_mul": activations.act_mul,
     "linear_epilogue": linears.linear_epilogue,
