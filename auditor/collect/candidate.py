@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from auditor.collect.partial import Partial
 from auditor.collect.recorded_inputs import TensorSpec
 from auditor.graph.model import Value
 
@@ -41,6 +42,10 @@ class Candidate:
     home: int = -1
     """The innermost call around it that is open, until ``home_until``."""
     home_until: float = -_NEVER
+    partial: Partial | None = None
+    """What is known of a value whose looks are not: it gets those of the first read that is linked to it."""
+    origin: Value | None = None
+    """Of such a value: what it is a view of."""
 
     @property
     def owner(self) -> Candidate:

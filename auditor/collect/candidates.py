@@ -6,7 +6,7 @@ value is computed to be read), then the most recent.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -17,6 +17,8 @@ from auditor.collect.recorded_inputs import TensorSpec
 
 _KEPT = 96
 """Candidates kept per shape. Without Python calls nothing else ever makes a value unreachable."""
+_KEPT_PARTIAL = 64
+"""Values of unknown looks that are kept: what is not read soon is read under other looks, or never."""
 _FAR = 32
 """Ops between two values that are not siblings, where no Python calls tell."""
 _READ, _OP = attrgetter("read"), attrgetter("op")
@@ -30,6 +32,8 @@ class _Step:
     alike: dict[tuple[object, ...], list[TensorSpec]] = field(default_factory=dict)
     views: dict[int, list[Candidate]] = field(default_factory=dict)
     """Views of a value, by the identity of that one, which they keep alive."""
+    partial: list[Candidate] = field(default_factory=list)
+    """Values whose looks are not known yet, oldest first."""
 
 
 class Candidates:
@@ -51,16 +55,33 @@ class Candidates:
         if self._begun < len(self._steps) and time >= self._steps[self._begun]:
             self._begun = bisect_right(self._steps, time)
             self._step = _Step()
+        step = self._step
+        if candidate.root is not None:
+            step.views.setdefault(id(candidate.root), []).append(candidate)
+        if candidate.partial is not None:
+            step.partial.append(candidate)
+            del step.partial[:-_KEPT_PARTIAL]
+        else:
+            self._hold(candidate)
+
+    def _hold(self, candidate: Candidate) -> None:
         spec, step = candidate.spec, self._step
         held = step.held.get(spec)
         if held is None:
             held = step.held[spec] = []
             step.alike.setdefault((spec.shape, spec.strides), []).append(spec)
-        held.append(candidate)
-        if candidate.root is not None:
-            step.views.setdefault(id(candidate.root), []).append(candidate)
+        if held and held[-1].op > candidate.op:
+            insort(held, candidate, key=_OP)
+        else:
+            held.append(candidate)
         if len(held) > _KEPT:
             del held[_least_wanted(held)]
+
+    def settle(self, candidate: Candidate) -> None:
+        """Hold a value that was partial under the looks that it has now."""
+        if candidate in self._step.partial:
+            self._step.partial.remove(candidate)
+        self._hold(candidate)
 
     def looks_with_shape(self, spec: TensorSpec, time: float) -> TensorSpec | None:
         """Looks of the most recent reachable value with the shape and strides of ``spec``, whatever its dtype."""
@@ -78,11 +99,23 @@ class Candidates:
         """Values that look like ``spec``, oldest first; what can be read no more is dropped for good."""
         held = self._step.held.get(spec)
         if not held:
-            return []
+            return self._fitting(spec, time) if self._step.partial else []
         reachable = [c for c in held if not c.stale and (time < c.home_until or self._outlives_its_call(c, time))]
         if len(reachable) < len(held):
             self._step.held[spec] = reachable
+        if self._step.partial and (fitting := self._fitting(spec, time)):
+            return sorted([*reachable, *fitting], key=_OP)
         return reachable
+
+    def _fitting(self, spec: TensorSpec, time: float) -> list[Candidate]:
+        return [
+            c
+            for c in self._step.partial
+            if c.partial is not None
+            and c.partial.fits(spec)
+            and not c.stale
+            and (time < c.home_until or self._outlives_its_call(c, time))
+        ]
 
     def choose(
         self, read: Read, reachable: Sequence[Candidate], chosen: Collection[Candidate], *, feeds_gemm: bool

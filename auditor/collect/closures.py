@@ -10,9 +10,11 @@ that started it for open, and everything that follows in the step for a part of 
 
 from __future__ import annotations
 
+import re
 import sys
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cache
 
 from auditor.collect.execution_trace import ExecutionTrace, Node
 
@@ -20,6 +22,16 @@ BACKWARD = "autograd::engine::evaluate_function: "
 STEP, ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 OPTIMIZER = (STEP, ZERO_GRAD)
 _BEGINS = (ZERO_GRAD, "fa.module|")
+_NODE = re.compile(r"\w+Backward\d*|torch::autograd::AccumulateGrad")
+
+
+@cache
+def is_backward_node(name: str) -> bool:
+    """Whether an event of this name is a node that runs in the backward pass, as the profilers of all versions name it.
+
+    Before PyTorch 1.10 there is no range around a node, but the node alone: ``ReluBackward1``.
+    """
+    return name.startswith(BACKWARD) or _NODE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from auditor.collect.closures import BACKWARD, OPTIMIZER
+from auditor.collect.closures import BACKWARD, OPTIMIZER, is_backward_node
 from auditor.collect.dispatched import (
     bare,
     full_name,
@@ -75,7 +75,7 @@ class ForeignOp:
 def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
     """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops."""
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    backward = sorted(e.start for e in trace.cpu_ops if e.name.startswith(BACKWARD)) if optimizer else []
+    backward = sorted(e.start for e in trace.cpu_ops if is_backward_node(e.name)) if optimizer else []
     threads = nests(trace.cpu_ops + optimizer) if optimizer else ops
     found = {thread: list(_of_thread(nest, backward)) for thread, nest in threads.items()}
     return {thread: ops for thread, ops in found.items() if ops}
@@ -97,6 +97,9 @@ class _Around:
         return _Around() if start < self.closure else self
 
 
+_BACKWARD = _Around("backward")
+
+
 def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
     """``backward``: when backward nodes start, of all threads, in order."""
     state: list[_Around] = []
@@ -111,6 +114,8 @@ def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
             state.append(outer)
             continue
         args = decode_op(event)
+        if parent < 0:
+            outer = outside = _between_nodes(event, args, outside)
         inner = _enter(event, args, outer, backward)
         state.append(inner)
         name = _op_name(event.name, args.kernel_backend)
@@ -121,12 +126,23 @@ def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
             number += 1
 
 
+def _between_nodes(event: Event, args: OpArgs, outside: _Around) -> _Around:
+    """Around ``event``, which nothing is around: where nodes have no ranges, gradients are added up between them.
+
+    Forward ops have numbers, and a range ends the pass.
+    """
+    if is_backward_node(event.name):
+        return outside if event.name.startswith(BACKWARD) else _BACKWARD
+    ends = outside is _BACKWARD and (args.sequence_number >= 0 or "::" not in event.name)
+    return _Around() if ends else outside
+
+
 def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _Around:
     if event.name.startswith(OPTIMIZER):
         before = bisect_left(starts, event.end)
         last = starts[before - 1] if before else 0.0
         return _Around("optimizer", closure=last if last > event.start else 0.0)
-    if event.name.startswith(BACKWARD):
+    if is_backward_node(event.name):
         return _Around("backward", sequence=args.sequence_number)
     linear = event if event.name == "aten::linear" else outer.linear
     backward = outer.phase == "backward"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.idioms import find_idioms
+from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import Arg, Op, OpGraph, Value
@@ -20,6 +22,8 @@ from auditor.graph.model import Arg, Op, OpGraph, Value
 _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
 _PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
+
+_UNKNOWN = TensorSpec("", (), ())
 
 Links = dict[Path, Candidate]
 """What each tensor input was linked to."""
@@ -63,6 +67,8 @@ class ThreadLinker:
                 bool(links),
             )
         )  # fmt: skip
+        if effect.partial is not None:
+            made.append(self._partly_known(foreign, op, effect.partial, links))
         for candidate in made:
             self._candidates.add(candidate, foreign.event.start)
         if foreign.number in self._awaited:
@@ -84,6 +90,8 @@ class ThreadLinker:
             if len(reachable) > 1:
                 read = read or self._read(foreign, place)
                 found = self._candidates.choose(read, reachable, linked, feeds_gemm=self._feeds_gemm(foreign, path))
+            if found.partial is not None:
+                found = self._settled(found, spec)
             links[path] = found
             linked.add(found)
         for path, candidate in links.items():
@@ -186,6 +194,28 @@ class ThreadLinker:
             value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
             power_of, _like_first_output(effect, links),
         )  # fmt: skip
+
+    def _partly_known(self, foreign: ForeignOp, op: Op, partial: Partial, links: Links) -> Candidate:
+        """The output of ``op`` as far as it can be told; it becomes a value when something reads it."""
+        source = op.args[partial.alias] if partial.alias >= 0 else None
+        origin = links.get((partial.alias,)) if partial.alias >= 0 else None
+        nobody = Value(-1, partial.dtype, (), (), producer=op)
+        made = self._candidate(foreign, Effect(), nobody, _UNKNOWN, origin.owner if origin else None, links)
+        made.partial, made.origin = partial, source if isinstance(source, Value) else None
+        return made
+
+    def _settled(self, found: Candidate, spec: TensorSpec) -> Candidate:
+        """``found``, of which only a part was known, as the value of ``spec`` that is read."""
+        partial, op = found.partial, found.value.producer
+        assert partial is not None
+        assert op is not None
+        settled = replace(found) if partial.many else found
+        settled.partial, settled.spec = None, TensorSpec(spec.dtype or partial.dtype, spec.shape, spec.strides)
+        settled.value = self._value(settled.spec, base=found.origin)
+        settled.value.producer, settled.value.output_index = op, len(op.outputs)
+        op.outputs = (*op.outputs, settled.value)
+        self._candidates.settle(settled)
+        return settled
 
     def _value(self, spec: TensorSpec, *, storage: int = -1, base: Value | None = None) -> Value:
         return self._graph.value(
