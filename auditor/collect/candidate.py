@@ -37,6 +37,8 @@ class Candidate:
     """When the first of them started."""
     gemms: int = 0
     """How many of them are linear layers, which often share one input."""
+    normed: bool = False
+    """The result of a convolution that a norm read: nobody else does."""
     stale: bool = False
     """Overwritten in place, so that a newer version is among the candidates; or out of reach."""
     home: int = -1
@@ -65,8 +67,35 @@ class Read:
     """First op of the module call, for a sum where that is a norm: the residual is what such a norm read."""
     first_in_model: int = 0
     """First op of the model's call: it seldom reads what the script made before, where it made an alike value."""
+    first_in_module: int = 0
+    """Of a sum: first op of the module call. A residual is what came into the module."""
     made_by_odd: Collection[int] = ()
     """Ops whose outputs it would be odd to read here."""
+
+
+_NEVER_OF_ITSELF = frozenset(
+    "aten::" + name + underscore
+    for name in (
+        "clamp", "clamp_min", "clamp_max", "nan_to_num", "relu", "relu6", "gelu", "silu", "sigmoid", "tanh", "_softmax",
+        "_log_softmax", "abs", "isnan", "sin", "cos", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+    )
+    for underscore in ("", "_")
+)  # fmt: skip
+_COUNTS = frozenset({"aten::add", "aten::add_"})
+_CONVOLUTIONS = frozenset({"aten::convolution", "aten::cudnn_convolution", "aten::miopen_convolution"})
+
+
+def never_of_itself(name: str, spec: TensorSpec) -> bool:
+    """Whether nobody writes ``f(f(x))`` of op ``name``: it changes nothing the second time, or is a layer's end.
+
+    One counter is not the next one's: batch norms count what they have seen.
+    """
+    return name in _NEVER_OF_ITSELF or (name in _COUNTS and not spec.shape and spec.dtype in ("i64", "i32"))
+
+
+def reads_convolved(name: str, candidate: Candidate) -> bool:
+    """Whether op ``name`` normalises what a convolution made."""
+    return name.endswith("batch_norm") and candidate.maker[0] in _CONVOLUTIONS
 
 
 def made_alike(one: Candidate, other: Candidate) -> bool:
@@ -99,6 +128,8 @@ def is_odd(
         return any(made_alike(c, candidate.source) for c in waiting)
     if read.pre_norm_from is not None and candidate.read and candidate.maker[0] in NORMS:
         return candidate.op >= read.pre_norm_from and candidate.source in reachable
+    if read.binary and candidate.normed:
+        return True
     if read.binary and candidate.power_of is not None and candidate.read:
         return candidate.power_of in reachable
     return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)

@@ -133,7 +133,7 @@ class Candidates:
             fewest = [c for c, n in zip(reachable, readers, strict=True) if n == count]
             plausible = [c for c in fewest if not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)]
             if plausible:
-                return self._first_sibling(plausible)
+                return self._first_sibling(_into_the_module(plausible, read) if count else plausible)
         return self._first_sibling([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)])
 
     def _first_sibling(self, tied: Sequence[Candidate]) -> Candidate:
@@ -168,6 +168,11 @@ class Candidates:
     def _is_last_of_call(self, candidate: Candidate, end: float) -> bool:
         """Whether no further op ran in the call that made ``candidate``."""
         return self._next_start[candidate.owner.op] >= end
+
+
+def _into_the_module(tied: Sequence[Candidate], read: Read) -> Sequence[Candidate]:
+    """Those that came into the module whose sum reads one of ``tied``, where there are any: its residual."""
+    return [c for c in tied if c.op < read.first_in_module] or tied
 
 
 def _least_wanted(held: Sequence[Candidate]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from auditor.collect.closures import BACKWARD, is_backward_node
 from auditor.collect.kineto import Event
 from auditor.collect.nesting import Nest
 from auditor.graph.model import Source
@@ -50,6 +51,11 @@ class Frames:
     def at(self, times: Sequence[float]) -> list[int]:
         """Innermost frame at each of ``times``."""
         return self._nest.enclosing(times)
+
+    def node(self, frame: int) -> str:
+        """Name of the autograd node that the call is (``MulBackward0``), ``""`` for other calls."""
+        name = self._nest.events[frame].name if frame >= 0 else ""
+        return name.removeprefix(BACKWARD) if is_backward_node(name) else ""
 
     def returned(self, frame: int, time: float) -> tuple[int, int]:
         """The outermost call around ``frame`` that has returned by ``time``, and the innermost that is still open.

@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from auditor.collect.candidate import NORMS, Candidate, Read
+from auditor.collect.candidate import NORMS, Candidate, Read, never_of_itself, reads_convolved
 from auditor.collect.candidates import Candidates
 from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
+from auditor.collect.gradients import Gradients
 from auditor.collect.idioms import find_idioms
 from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
@@ -46,6 +47,7 @@ class ThreadLinker:
         self._candidates = Candidates(frames, self._next_start, steps)
         self._idioms = find_idioms(ops)
         self._awaited = frozenset(self._idioms.product_of.values())
+        self._gradients = Gradients()
         self._waiting: dict[int, tuple[Candidate | None, Candidate | None]] = {}
 
     def add(self, foreign: ForeignOp) -> Op:
@@ -53,6 +55,8 @@ class ThreadLinker:
         call = foreign.call
         frame = self._frame_of[foreign.number]
         place = self._frames.place(frame) if self._frames else NOWHERE
+        if foreign.phase == "backward" and self._frames:
+            self._gradients.enter(foreign, frame, self._frames.node(frame))
         links = self._link(foreign, place)
         effect = _effect(call, links) if call.lists else call.effect
         args: list[Any] = list(call.inputs.values)
@@ -83,7 +87,7 @@ class ThreadLinker:
         read: Read | None = None
         linked: set[Candidate] = set()
         for path, spec in foreign.call.reads[foreign.linear is not None]:
-            reachable = self._reachable(spec, foreign.event.start, linked, listed=len(path) > 1)
+            reachable = self._reachable(spec, foreign, linked, listed=len(path) > 1)
             if not reachable:
                 continue
             found = reachable[0]
@@ -96,12 +100,21 @@ class ThreadLinker:
             linked.add(found)
         for path, candidate in links.items():
             self._note_read(candidate, foreign, path)
+        if foreign.phase == "backward":
+            self._gradients.note(foreign, links.values())
         return _older_first(foreign.call, links) if len(links) > 1 else links
 
-    def _reachable(self, spec: TensorSpec, time: float, linked: Set[Candidate], *, listed: bool) -> list[Candidate]:
+    def _reachable(
+        self, spec: TensorSpec, foreign: ForeignOp, linked: Set[Candidate], *, listed: bool
+    ) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
+        time, name = foreign.event.start, foreign.call.name
         looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, time)
         reachable = self._candidates.reachable(looks, time) if looks else []
+        if reachable and never_of_itself(name, spec):
+            reachable = [c for c in reachable if c.maker[0] != name]
+        if reachable and foreign.phase == "backward":
+            reachable = self._gradients.may_read(foreign, reachable)
         if not linked:
             return reachable
         others = [c for c in reachable if c not in linked]
@@ -114,6 +127,7 @@ class ThreadLinker:
             foreign.call.name, name in _PAIRS, prefer, avoid,
             self._norm_that_begins(place.module_start) if name in ("add", "add_") else None,
             self._first_since(place.model_start),
+            self._first_since(place.module_start) if name in ("add", "add_") else 0,
             self._idioms.sums if foreign.number in self._idioms.products else (),
         )  # fmt: skip
 
@@ -129,6 +143,7 @@ class ThreadLinker:
         candidate.first_read = min(candidate.first_read, foreign.event.start)
         candidate.read += 1
         candidate.gemms += self._feeds_gemm(foreign, path)
+        candidate.normed = candidate.normed or reads_convolved(foreign.call.name, candidate)
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""
@@ -235,10 +250,14 @@ def _effect_on_list(call: CallForm, dtype: str) -> Effect:
 
 
 def _older_first(call: CallForm, links: Links) -> Links:
-    """Expressions are evaluated from left to right: of two alike operands the left one was made first."""
+    """Expressions are evaluated from left to right: of two alike operands the left one was made first.
+
+    But what is updated in place was made for that: ``out += identity``.
+    """
     first, second = links.get((0,)), links.get((1,))
-    if first and second and first.op > second.op and first.spec == second.spec and bare(call.name) in _PAIRS:
-        return {**links, (0,): second, (1,): first}
+    if first and second and first.spec == second.spec and bare(call.name) in _PAIRS:
+        if (first.op > second.op) != call.name.endswith("_"):
+            return {**links, (0,): second, (1,): first}
     return links
 
 

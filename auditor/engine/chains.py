@@ -111,6 +111,8 @@ class _Grower:
         self.graph = graph
         self.claimed = claimed
         self.group_of: dict[int, _Group] = {}
+        self.applied: set[int] = set()
+        """Nodes, by identity, that walk what the last pass of a batch or group norm writes."""
         self.refusals: list[Refusal] = []
 
     def groups(self) -> list[_Group]:
@@ -131,6 +133,8 @@ class _Grower:
             theirs = self.group_of.get(id(producer))
             ours = self.group_of[id(node)]
             if theirs is not None and theirs is not ours and self._joins(theirs, ours, producer, node, operand):
+                if self._is_applied(producer) and not axis:
+                    self.applied.add(id(node))
                 self._merge(theirs, ours)
 
     def _eligible(self, node: Node) -> bool:
@@ -155,9 +159,13 @@ class _Grower:
             return False
         if theirs.shifted & ours.members or ours.shifted & theirs.members:
             return False
-        if not _axes_agree(theirs, ours) and not _applied(producer, ours):
+        if not _axes_agree(theirs, ours) and (ours.axis or not self._is_applied(producer)):
             return False
         return self._convex(theirs, ours, min(theirs.first, ours.first), max(theirs.last, ours.last))
+
+    def _is_applied(self, producer: Node) -> bool:
+        """What a batch or group norm writes comes from its last pass, elementwise: what follows can ride on it."""
+        return kind_of(producer.op.name) == "norm" or id(producer) in self.applied
 
     def _convex(self, theirs: _Group, ours: _Group, first: int, last: int) -> bool:
         """No path leaves the two and comes back: walk up from what comes in, and from what the host waits for."""
@@ -258,8 +266,3 @@ def _axes_agree(theirs: _Group, ours: _Group) -> bool:
     if theirs.axis and ours.axis:
         return theirs.axis == ours.axis == ROWS and theirs.row == ours.row
     return theirs.axis not in (COLUMNS, ALL) or ours.space < theirs.space
-
-
-def _applied(producer: Node, ours: _Group) -> bool:
-    """What a batch or group norm writes comes from its last pass, elementwise: what follows can ride on it."""
-    return kind_of(producer.op.name) == "norm" and not ours.axis
