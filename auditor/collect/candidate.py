@@ -69,6 +69,8 @@ class Read:
     """First op of the model's call: it seldom reads what the script made before, where it made an alike value."""
     first_in_module: int = 0
     """Of a sum: first op of the module call. A residual is what came into the module."""
+    in_order: bool = True
+    """Of values made in parallel the first is read first. A backward pass reads the last: it goes back."""
     made_by_odd: Collection[int] = ()
     """Ops whose outputs it would be odd to read here."""
 

@@ -133,8 +133,11 @@ class Candidates:
             fewest = [c for c, n in zip(reachable, readers, strict=True) if n == count]
             plausible = [c for c in fewest if not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)]
             if plausible:
-                return self._first_sibling(_into_the_module(plausible, read) if count else plausible)
-        return self._first_sibling([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)])
+                return self._first(_into_the_module(plausible, read) if count else plausible, read)
+        return self._first([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)], read)
+
+    def _first(self, tied: Sequence[Candidate], read: Read) -> Candidate:
+        return self._first_sibling(tied) if read.in_order else max(tied, key=_OP)
 
     def _first_sibling(self, tied: Sequence[Candidate]) -> Candidate:
         """The most recent; but of values made in parallel (q, k and v; cos and sin), code reads the first first."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
 
-from auditor.collect.closures import BACKWARD, is_backward_node
+from auditor.collect.closures import is_backward_node
 from auditor.collect.dispatched import launches_nothing
 from auditor.collect.foreign_ops import ForeignOp, foreign_ops, kinds_without_outputs
 from auditor.collect.frames import Frames
@@ -45,8 +45,7 @@ def inferred_graph(trace: Trace) -> OpGraph:
 
 def _frames(trace: Trace, threads: dict[Thread, list[ForeignOp]]) -> dict[Thread, Frames]:
     """Calls of each thread: Python's, and autograd's nodes, which hand gradients on as a call does its result."""
-    nodes = [event for event in trace.cpu_ops if event.name.startswith(BACKWARD)]
-    nodes = nodes or [event for event in trace.cpu_ops if is_backward_node(event.name)]
+    nodes = [event for event in trace.cpu_ops if is_backward_node(event.name)]
     calls = by_thread(trace.python + nodes)
     return {thread: Frames(events) for thread, events in calls.items() if thread in threads}
 

@@ -56,7 +56,7 @@ class ThreadLinker:
         frame = self._frame_of[foreign.number]
         place = self._frames.place(frame) if self._frames else NOWHERE
         if foreign.phase == "backward" and self._frames:
-            self._gradients.enter(foreign, frame, self._frames.node(frame))
+            self._gradients.enter(foreign, self._frames.node(frame))
         links = self._link(foreign, place)
         effect = _effect(call, links) if call.lists else call.effect
         args: list[Any] = list(call.inputs.values)
@@ -85,9 +85,10 @@ class ThreadLinker:
         if foreign.phase == "optimizer":
             return links
         read: Read | None = None
+        backward = foreign.phase == "backward" and self._frames is not None
         linked: set[Candidate] = set()
         for path, spec in foreign.call.reads[foreign.linear is not None]:
-            reachable = self._reachable(spec, foreign, linked, listed=len(path) > 1)
+            reachable = self._reachable(spec, foreign, path, linked)
             if not reachable:
                 continue
             found = reachable[0]
@@ -96,16 +97,16 @@ class ThreadLinker:
                 found = self._candidates.choose(read, reachable, linked, feeds_gemm=self._feeds_gemm(foreign, path))
             if found.partial is not None:
                 found = self._settled(found, spec)
+            if backward:
+                self._gradients.note(foreign, found)
             links[path] = found
             linked.add(found)
         for path, candidate in links.items():
             self._note_read(candidate, foreign, path)
-        if foreign.phase == "backward":
-            self._gradients.note(foreign, links.values())
         return _older_first(foreign.call, links) if len(links) > 1 else links
 
     def _reachable(
-        self, spec: TensorSpec, foreign: ForeignOp, linked: Set[Candidate], *, listed: bool
+        self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate]
     ) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
         time, name = foreign.event.start, foreign.call.name
@@ -113,12 +114,12 @@ class ThreadLinker:
         reachable = self._candidates.reachable(looks, time) if looks else []
         if reachable and never_of_itself(name, spec):
             reachable = [c for c in reachable if c.maker[0] != name]
-        if reachable and foreign.phase == "backward":
-            reachable = self._gradients.may_read(foreign, reachable)
+        if reachable and foreign.phase == "backward" and self._frames:
+            reachable = self._gradients.may_read(foreign, path, spec, reachable)
         if not linked:
             return reachable
         others = [c for c in reachable if c not in linked]
-        return others if others or not listed else reachable
+        return others if others or len(path) == 1 else reachable
 
     def _read(self, foreign: ForeignOp, place: Place) -> Read:
         name = bare(foreign.call.name)
@@ -128,6 +129,7 @@ class ThreadLinker:
             self._norm_that_begins(place.module_start) if name in ("add", "add_") else None,
             self._first_since(place.model_start),
             self._first_since(place.module_start) if name in ("add", "add_") else 0,
+            foreign.phase != "backward" or self._gradients.gathers,
             self._idioms.sums if foreign.number in self._idioms.products else (),
         )  # fmt: skip
 
