@@ -130,11 +130,16 @@ def is_odd(
         return any(made_alike(c, candidate.source) for c in waiting)
     if read.pre_norm_from is not None and candidate.read and candidate.maker[0] in NORMS:
         return candidate.op >= read.pre_norm_from and candidate.source in reachable
-    if read.binary and candidate.normed:
+    if read.binary and (candidate.normed or (_is_gate(candidate) and any(map(_is_gate, chosen)))):
         return True
     if read.binary and candidate.power_of is not None and candidate.read:
         return candidate.power_of in reachable
     return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)
+
+
+def _is_gate(candidate: Candidate) -> bool:
+    """One gate is not applied to another: each waits for what it scales."""
+    return candidate.maker[0] == "aten::sigmoid" and not candidate.read
 
 
 def _turned(one: str, other: str) -> bool:

@@ -104,6 +104,7 @@ class Candidates:
         if len(reachable) < len(held):
             self._step.held[spec] = reachable
         if self._step.partial and (fitting := self._fitting(spec, time)):
+            fitting = [c for c in fitting if not reachable or _made_such(c, spec)]
             return sorted([*reachable, *fitting], key=_OP)
         return reachable
 
@@ -171,6 +172,14 @@ class Candidates:
     def _is_last_of_call(self, candidate: Candidate, end: float) -> bool:
         """Whether no further op ran in the call that made ``candidate``."""
         return self._next_start[candidate.owner.op] >= end
+
+
+def _made_such(candidate: Candidate, spec: TensorSpec) -> bool:
+    """Whether a value that is yet unknown stands beside others: of several, where none was read or one looks like it."""
+    made = candidate.value.producer
+    if candidate.partial is None or not candidate.partial.many or made is None or not made.outputs:
+        return True
+    return any(value.shape == spec.shape for value in made.outputs)
 
 
 def _into_the_module(tied: Sequence[Candidate], read: Read) -> Sequence[Candidate]:

@@ -124,6 +124,7 @@ class ThreadLinker:
     def _read(self, foreign: ForeignOp, place: Place) -> Read:
         name = bare(foreign.call.name)
         prefer, avoid = self._waiting.get(self._idioms.product_of.get(foreign.number, -1), (None, None))
+        prefer = None if foreign.number in self._idioms.others else prefer
         return Read(
             foreign.call.name, name in _PAIRS, prefer, avoid,
             self._norm_that_begins(place.module_start) if name in ("add", "add_") else None,
