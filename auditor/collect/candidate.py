@@ -37,6 +37,8 @@ class Candidate:
     """When the first of them started."""
     gemms: int = 0
     """How many of them are linear layers, which often share one input."""
+    gated: bool = False
+    """The product with a sigmoid."""
     normed: bool = False
     """The result of a convolution that a norm read: nobody else does."""
     stale: bool = False
@@ -125,20 +127,26 @@ def is_odd(
         return True
     if candidate.op in read.made_by_odd or _turned(candidate.maker[0], read.op_name):
         return True
+    if read.binary and (candidate.normed or _is_not_for_gates(candidate, reachable, chosen)):
+        return True
     if candidate.maker[0] == read.op_name and candidate.source is not None:
         waiting = (c for c in reachable if not c.read and c is not candidate)
         return any(made_alike(c, candidate.source) for c in waiting)
     if read.pre_norm_from is not None and candidate.read and candidate.maker[0] in NORMS:
         return candidate.op >= read.pre_norm_from and candidate.source in reachable
-    if read.binary and (candidate.normed or (_is_gate(candidate) and any(map(_is_gate, chosen)))):
-        return True
     if read.binary and candidate.power_of is not None and candidate.read:
         return candidate.power_of in reachable
     return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)
 
 
+def _is_not_for_gates(candidate: Candidate, reachable: Sequence[Candidate], chosen: Collection[Candidate]) -> bool:
+    """A gate scales what it was made for: no other gate, and nothing that a gate scaled already."""
+    if candidate.gated:
+        return any(map(_is_gate, reachable)) or any(map(_is_gate, chosen))
+    return _is_gate(candidate) and any(map(_is_gate, chosen))
+
+
 def _is_gate(candidate: Candidate) -> bool:
-    """One gate is not applied to another: each waits for what it scales."""
     return candidate.maker[0] == "aten::sigmoid" and not candidate.read
 
 

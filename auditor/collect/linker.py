@@ -208,9 +208,10 @@ class ThreadLinker:
         name = foreign.call.name
         maker = (name, root.maker[0] if root else name)
         power_of = links.get((0,)) if bare(name) in _POWERS else None
+        gated = name == "aten::mul" and any(c.maker[0] == "aten::sigmoid" for c in links.values())
         return Candidate(
             value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
-            power_of, _like_first_output(effect, links),
+            power_of, _like_first_output(effect, links), gated=gated,
         )  # fmt: skip
 
     def _partly_known(self, foreign: ForeignOp, op: Op, partial: Partial, links: Links) -> Candidate:

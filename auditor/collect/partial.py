@@ -43,6 +43,8 @@ def partial_of(name: str, inputs: RecordedInputs) -> Partial | None:
     if base not in _FITS:
         return None
     tensors = [v for v in inputs.values if isinstance(v, TensorSpec)]
+    if base == "scalar_tensor":
+        return Partial(base, "", ())
     if not tensors:
         return None
     first = tensors[0]
@@ -128,5 +130,5 @@ _FITS: dict[str, Callable[[Shape, Shape], bool]] = {
     **dict.fromkeys(("sum", "mean", "amax", "amin"), _reduced),
     **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d"), _convolution),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
-    **dict.fromkeys(_CASTS, _same),
+    **dict.fromkeys((*_CASTS, "scalar_tensor"), _same),
 }

@@ -9,6 +9,7 @@ each other never join, however close they are launched.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from auditor.engine.legality import Refusal, Region, barrier_name, check
@@ -17,7 +18,7 @@ from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op
 from auditor.graph.nodes import CValue, Node
-from auditor.graph.ops import kind_of
+from auditor.graph.ops import base_name, kind_of
 
 JOINING_MOVEMENT = frozenset(
     {"aten.cat", "aten.stack", "aten.slice_backward", "aten.select_backward", "aten.constant_pad_nd"}
@@ -25,6 +26,9 @@ JOINING_MOVEMENT = frozenset(
 """Movement ops that read each input element once: their producers can write into the result directly."""
 SHIFTING_MOVEMENT = frozenset({"aten.roll", "aten.flip"})
 """Movement ops that read elements of other places: a kernel can read them there, once they are in memory."""
+
+CONSTANTS = frozenset({"aten.fill", "aten.zero"})
+"""Ops that write one number everywhere."""
 
 ROWS, COLUMNS, ALL = "rows", "columns", "all"
 
@@ -56,7 +60,7 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
         ops = [op for node in nodes for op in node.ops]
         if sum(op.launches for op in ops) < least:
             continue
-        region = check(graph, ops, None)
+        region = check(graph, _with_constants(graph, ops, claimed), None)
         if isinstance(region, Refusal):
             refusals.append(region)
             pending.extend(_pieces(nodes, region.op))
@@ -68,6 +72,28 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
             candidates.append(Candidate(rule, region))
     candidates.sort(key=lambda c: c.region.ops[0].index)
     return Proposals(candidates, refusals)
+
+
+def _with_constants(graph: Canonical, ops: list[Op], claimed: Set[int]) -> list[Op]:
+    """``ops`` with what makes the constants (fills, ranges) that nobody else reads: a kernel has them in registers."""
+    inside = {op.index for op in ops}
+    written = {value.storage for op in ops for value in op.mutates}
+    first = ops[0]
+    for op in list(ops):
+        for value in graph.inputs[op.index]:
+            owner = graph.owners[value.id]
+            made = owner.producer
+            if made is None or made.index in inside or made.index in claimed or not made.kernels:
+                continue
+            if kind_of(made.name) != "generator" and base_name(made.name) not in CONSTANTS:
+                continue
+            if (made.phase, made.thread) != (first.phase, first.thread) or owner.storage in written:
+                continue
+            alone = owner.id not in graph.escaping
+            if alone and all(reader.index in inside for reader in graph.readers.get(owner.id, ())):
+                inside.add(made.index)
+                ops = [*ops, made]
+    return ops
 
 
 def _pieces(nodes: list[Node], culprit: Op) -> list[list[Node]]:
@@ -234,7 +260,8 @@ def _axis(node: Node) -> str:
         return ROWS if "batch_norm" not in node.op.name and "group_norm" not in node.op.name else COLUMNS
     if kind != "reduction":
         return ""
-    dims = node.args[1] if len(node.args) > 1 else None
+    at = 2 if node.kind == "vector_norm" else 1
+    dims = node.args[at] if len(node.args) > at else None
     if dims is None:
         return ALL
     if isinstance(dims, tuple):
