@@ -43,6 +43,9 @@ class Effect:
 def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect:
     """Outputs of op ``name`` (``aten::add``). ``list_dtype`` is that of the tensors in its lists."""
     schema = schema_for(name, inputs.types) if inputs.known else None
+    if schema is None and name in _INTO_FIRST and inputs.values:
+        into = inputs.values[0]
+        return Effect((into,), (0,), (0,)) if isinstance(into, TensorSpec) else Effect(known=False)
     if schema is None:
         made = _by_rule(bare(name), inputs.values)
         return Effect(known=False, partial=partial_of(name, inputs)) if made is None else Effect(made, (-1,) * len(made))
@@ -179,6 +182,10 @@ _LIKE_INPUTS = {
     "max_pool2d_with_indices_backward": (1,), "avg_pool2d_backward": (1,),
 }  # fmt: skip
 """Backward ops hand out a gradient of each of these arguments."""
+
+
+_INTO_FIRST = frozenset({"aiter::rmsnorm", "aiter::rms_norm", "sgl_kernel::silu_and_mul", "_C::silu_and_mul"})
+"""Custom ops that write their result into their first argument."""
 
 
 def _by_rule(name: str, values: tuple[Recorded, ...]) -> tuple[TensorSpec, ...] | None:

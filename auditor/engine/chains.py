@@ -30,6 +30,8 @@ SHIFTING_MOVEMENT = frozenset({"aten.roll", "aten.flip"})
 CONSTANTS = frozenset({"aten.fill", "aten.zero"})
 """Ops that write one number everywhere."""
 
+_BY_COLUMNS = ("batch_norm", "group_norm", "groupnorm")
+
 ROWS, COLUMNS, ALL = "rows", "columns", "all"
 
 
@@ -257,7 +259,7 @@ def _space(node: Node) -> int:
 def _axis(node: Node) -> str:
     kind = kind_of(node.op.name)
     if kind == "norm":
-        return ROWS if "batch_norm" not in node.op.name and "group_norm" not in node.op.name else COLUMNS
+        return COLUMNS if any(name in node.op.name for name in _BY_COLUMNS) else ROWS
     if kind != "reduction":
         return ""
     at = 2 if node.kind == "vector_norm" else 1

@@ -128,6 +128,10 @@ for _kind, _names in (
         _KINDS[_name] = _kind  # type: ignore[assignment]
 
 
+_KINDS |= {"aiter._groupnorm_run": "norm", "aiter.rmsnorm": "norm"}
+"""A vendor's kernel for one op of PyTorch: no fused one."""
+
+
 _BASE: dict[str, str] = {}
 
 
