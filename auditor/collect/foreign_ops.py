@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 from auditor.collect.closures import BACKWARD, OPTIMIZER, is_backward_node
 from auditor.collect.dispatched import (
@@ -164,17 +165,27 @@ def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes)
     dispatched = _is_dispatched(name) if schema is None else not is_composite(full_name(schema))
     effect = Effect() if dispatched is False else effect_of(name, inputs, list_dtype)
     view = is_view(name) or (schema is not None and _aliases_only(effect))
-    tensors = tuple(tensors_in(inputs.values))
+    given = _written_only(schema)
+    tensors = tuple((path, spec) for path, spec in tensors_in(inputs.values) if path[0] not in given)
     outside, in_linear = (
         tuple((path, spec) for path, spec in tensors if not is_parameter(name, path[0], in_linear=linear))
         for linear in (False, True)
     )
     return CallForm(
         name, name.replace("::", ".", 1), inputs, effect, view, dispatched,
-        tuple(dict.fromkeys(path[0] for path, _ in tensors)), (outside, in_linear),
+        tuple(dict.fromkeys((*(path[0] for path, _ in tensors), *given))), (outside, in_linear),
         _ACTIVATION_OF_GEMM.get(bare(name), -1), any(len(path) > 1 for path, _ in tensors),
         sum(bool(spec.shape) for _, spec in tensors) == 1,
     )  # fmt: skip
+
+
+def _written_only(schema: Any) -> frozenset[int]:
+    """Positions of the tensors that a call was given for its results (``out=``): what they held is not read."""
+    if schema is None:
+        return frozenset()
+    return frozenset(
+        i for i, a in enumerate(schema.arguments) if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+    )
 
 
 @cache

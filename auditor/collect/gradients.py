@@ -30,12 +30,16 @@ class Gradients:
     _gradient: Candidate | None = None
     _made: dict[int, str] = field(default_factory=dict)
     """Ops of the node by number, with their names."""
+    _gathered: set[int] = field(default_factory=set)
+    """Ops, by number, that put gradients where they stay: into parameters' and into buckets."""
 
     def enter(self, foreign: ForeignOp, node: NodeCall) -> None:
         """Say that ``foreign`` runs next, in ``node``."""
         if node.call != self._node.call:
             self._node, self._gradient, self._made = node, None, {}
         self._made[foreign.number] = bare(foreign.call.name)
+        if node.gathers:
+            self._gathered.add(foreign.number)
 
     @property
     def gathers(self) -> bool:
@@ -45,7 +49,9 @@ class Gradients:
     def may_read(self, foreign: ForeignOp, path: Path, spec: TensorSpec, reachable: list[Candidate]) -> list[Candidate]:
         """Those of ``reachable``, which look like ``spec``, that ``foreign`` can be reading at ``path``."""
         if self._node.gathers:
-            return [] if path == (0,) and foreign.call.name == "aten::add_" else reachable
+            if path == (0,) and foreign.call.name == "aten::add_":
+                return []
+            return [c for c in reachable if c.op not in self._gathered or c.op in self._made]
         name = bare(foreign.call.name)
         if len(self._node.gradients) != 1 or name in _ADDS_UP:
             return reachable

@@ -60,7 +60,7 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
     while pending:
         nodes = pending.pop()
         ops = [op for node in nodes for op in node.ops]
-        if sum(op.launches for op in ops) < least:
+        if sum(op.launches > 0 for op in ops) < least:  # the kernels of one op are nobody's to join but its own
             continue
         region = check(graph, _with_constants(graph, ops, claimed), None)
         if isinstance(region, Refusal):
