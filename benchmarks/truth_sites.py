@@ -11,7 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ from auditor.audit import Audit
 from auditor.collect.kineto import Event, Trace, decode_launch, load_trace
 from auditor.document import Finding, Site
 from auditor.engine.claims import claim
-from auditor.graph.model import Kernel
+from auditor.engine.rules import load_rules
+from auditor.graph.model import Kernel, Op, owner_of
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "traces"
+TRUTH = SHARED / "truth.json"
 STATES = ("found", "larger", "split", "part", "refused", "missed")
 """Of a true site: a site of ours is it, or covers it; several sites share it; some of it is in sites; nothing is, and
 a rule refused it, or none spoke of it."""
@@ -30,7 +32,7 @@ a rule refused it, or none spoke of it."""
 @cache
 def truths() -> dict[str, dict[str, Any]]:
     """Facts of each trace by its name."""
-    loaded: dict[str, dict[str, Any]] = json.loads((SHARED / "truth.json").read_text(encoding="utf-8"))["traces"]
+    loaded: dict[str, dict[str, Any]] = json.loads(TRUTH.read_text(encoding="utf-8"))["traces"]
     return loaded
 
 
@@ -58,7 +60,6 @@ class Pattern:
     kind: str
     sites: int
     true_us: float
-    in_union: bool
     states: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -117,6 +118,18 @@ class Held:
             for number in ours.kernels:
                 self.holders[number].append(i)
 
+        self.neighbours: dict[int, set[int]] = defaultdict(set)
+        for op in ops:
+            for value in op.inputs():
+                made = owner_of(value).producer
+                if made is not None and made is not op:
+                    self.neighbours[op.index].add(made.index)
+                    self.neighbours[made.index].add(op.index)
+
+    def ops_of(self, ours: Ours) -> list[Op]:
+        """The ops of a site, in order."""
+        return [self.audit.graph.ops[i] for i in ours.site.ops]
+
     def dur_us(self, numbers: Iterable[int]) -> float:
         """Time of kernels, microseconds."""
         return sum(self.numbered.events[n].dur or 0.0 for n in numbers)
@@ -126,47 +139,51 @@ class Held:
         held: Mapping[str, Any] = _true_kernels().get(self.name) or {}
         return {name: [frozenset(site) for site in sites or ()] for name, sites in held.items()}
 
+    @cached_property
+    def listed(self) -> frozenset[int]:
+        """Kernels that are in some true site."""
+        return frozenset(n for sites in self.true_sites().values() for site in sites for n in site)
+
+    def holding(self, site: frozenset[int]) -> list[int]:
+        """Our sites, by place, that hold all kernels of ``site``."""
+        counts = Counter(i for n in site for i in self.holders.get(n, ()))
+        return [i for i, count in counts.items() if count == len(site)]
+
     def patterns(self) -> list[Pattern]:
         """Every pattern of the truth, with what became of its sites."""
         kernels = self.true_sites()
         made = []
         for entry in self.truth["true_sites"]:
-            pattern = Pattern(
-                entry["pattern"], entry["kind"], entry["sites"], entry.get("total_us") or 0.0, bool(entry.get("in_union"))
-            )
+            pattern = Pattern(entry["pattern"], entry["kind"], entry["sites"], entry.get("total_us") or 0.0)
             for site in kernels.get(pattern.name, ()):
                 self._settle(pattern, site)
             made.append(pattern)
         return made
 
     def _settle(self, pattern: Pattern, site: frozenset[int]) -> None:
-        holders = Counter(i for n in site for i in self.holders.get(n, ()))
-        pattern.rules.update({self.sites[i].finding.rule for i in holders})
+        pattern.rules.update({self.sites[i].finding.rule for n in site for i in self.holders.get(n, ())})
         held = [n for n in site if n in self.holders]
         pattern.ours_us += self.dur_us(held)
-        whole = [self.sites[i].kernels for i, count in holders.items() if count == len(site)]
+        whole = [self.sites[i].kernels for i in self.holding(site)]
         if whole:
             pattern.states["found" if site in whole else "larger"] += 1
         elif held:
             pattern.states["split" if len(held) == len(site) else "part"] += 1
-            pattern.reasons.update(self._why(site, pattern))
+            pattern.reasons.update(self._why(site))
         else:
-            reasons = self._why(site, pattern)
+            reasons = self._why(site)
             pattern.states["refused" if reasons else "missed"] += 1
             pattern.reasons.update(reasons)
 
-    def _why(self, site: frozenset[int], pattern: Pattern) -> list[str]:
+    def _why(self, site: frozenset[int]) -> list[str]:
         return sorted({reason for n in site for reason in self.refusals.get(n, ())})[:3]
 
-    @property
+    @cached_property
     def refusals(self) -> dict[int, set[str]]:
         """Reasons of refusal by kernel, of this trace's graph under the built-in rules."""
-        if not hasattr(self, "_refusals"):
-            from auditor.engine.rules import load_rules
-
-            self._refusals: dict[int, set[str]] = defaultdict(set)
-            for rule, refusal in claim(self.audit.graph, load_rules()).refused:
-                for op in refusal.ops:
-                    for number in self.kernels_of_op[op.index]:
-                        self._refusals[number].add(f"{rule.id}: {refusal.reason}")
-        return self._refusals
+        found: dict[int, set[str]] = defaultdict(set)
+        for rule, refusal in claim(self.audit.graph, load_rules()).refused:
+            for op in refusal.ops:
+                for number in self.kernels_of_op[op.index]:
+                    found[number].add(f"{rule.id}: {refusal.reason}")
+        return found

@@ -175,7 +175,7 @@ class Candidates:
 
 
 def _made_such(candidate: Candidate, spec: TensorSpec) -> bool:
-    """Whether a value that is yet unknown stands beside others: of several, where none was read or one looks like it."""
+    """Whether an unknown value stands beside others: where it is one of several, if one like it was read, or none."""
     made = candidate.value.producer
     if candidate.partial is None or not candidate.partial.many or made is None or not made.outputs:
         return True

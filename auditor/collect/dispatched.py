@@ -77,6 +77,8 @@ def overloads(name: str) -> tuple[torch._C.FunctionSchema, ...]:
     """Schemas of every overload of ``aten::add`` known to this PyTorch."""
     import torch
 
+    if "::" not in name:
+        return ()
     return tuple(torch._C._jit_get_schemas_for_operator(name))
 
 

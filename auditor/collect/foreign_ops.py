@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -25,6 +25,7 @@ from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, decode_inputs, raw_inputs, tensors_in
 from auditor.graph.model import Phase
+from auditor.graph.ops import kind_of
 
 _ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler"})
@@ -73,12 +74,18 @@ class ForeignOp:
     sequence: int
 
 
-def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
-    """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops."""
+def foreign_ops(
+    trace: Trace, ops: Mapping[Thread, Nest], launching: Container[int] | None = None
+) -> dict[Thread, list[ForeignOp]]:
+    """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops.
+
+    ``launching``: identities of the events that launched kernels themselves, ``None`` where there are no kernels. What
+    launches is an op, whatever it is called; an op that nobody knows, and that calls others, is a range around these.
+    """
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
     backward = sorted(e.start for e in trace.cpu_ops if is_backward_node(e.name)) if optimizer else []
     threads = nests(trace.cpu_ops + optimizer) if optimizer else ops
-    found = {thread: list(_of_thread(nest, backward)) for thread, nest in threads.items()}
+    found = {thread: list(_of_thread(nest, backward, launching)) for thread, nest in threads.items()}
     return {thread: ops for thread, ops in found.items() if ops}
 
 
@@ -98,10 +105,17 @@ class _Around:
         return _Around() if start < self.closure else self
 
 
+def _is_op(call: CallForm, launches: bool | None, calls_others: bool) -> bool:
+    """Whether a call is an op of its own; ``launches`` is ``None`` where no kernels are known."""
+    if launches or not calls_others:
+        return call.dispatched is not False or bool(launches)
+    return bool(call.dispatched) and (launches is None or _is_known(call.name))
+
+
 _BACKWARD = _Around("backward")
 
 
-def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
+def _of_thread(nest: Nest, backward: list[float], launching: Container[int] | None) -> Iterator[ForeignOp]:
     """``backward``: when backward nodes start, of all threads, in order."""
     state: list[_Around] = []
     outside = _Around()
@@ -120,9 +134,10 @@ def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
         inner = _enter(event, args, outer, backward)
         state.append(inner)
         name = _op_name(event.name, args.kernel_backend)
-        call = _call(name, *raw_inputs(args)) if name else None
-        if call and (call.dispatched or (call.dispatched is None and i not in has_children)):
-            inner.taken = True
+        launches = launching is not None and id(event) in launching
+        call = _call(name or event.name, *raw_inputs(args)) if name or launches else None
+        if call and _is_op(call, launches if launching is not None else None, i in has_children):
+            inner.taken = bool(name)
             yield ForeignOp(number, event, call, outer.phase, outer.linear, inner.sequence)
             number += 1
 
@@ -186,6 +201,12 @@ def _written_only(schema: Any) -> frozenset[int]:
     return frozenset(
         i for i, a in enumerate(schema.arguments) if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
     )
+
+
+@cache
+def _is_known(name: str) -> bool:
+    """Whether this PyTorch has an op of that name, or it is a collective, which nobody takes for a range."""
+    return bool(overloads(name)) or kind_of(name.replace("::", ".", 1)) == "collective"
 
 
 @cache

@@ -67,9 +67,10 @@ class Gradients:
 
     def note(self, foreign: ForeignOp, found: Candidate) -> None:
         """Keep the gradient of the node: the first value of the backward pass that it read."""
-        if self._gradient is None and found.op not in self._made and not _of_the_forward(found):
-            if bare(foreign.call.name) not in _ADDS_UP:
-                self._gradient = found
+        if self._gradient is not None or bare(foreign.call.name) in _ADDS_UP:
+            return
+        if found.op not in self._made and not _of_the_forward(found):
+            self._gradient = found
 
 
 def _of_the_forward(candidate: Candidate) -> bool:

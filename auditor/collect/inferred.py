@@ -10,7 +10,7 @@ from auditor.collect.closures import is_backward_node
 from auditor.collect.dispatched import launches_nothing
 from auditor.collect.foreign_ops import ForeignOp, foreign_ops, kinds_without_outputs
 from auditor.collect.frames import Frames
-from auditor.collect.kernel_links import attach_kernels
+from auditor.collect.kernel_links import attach_kernels, link_kernels, origin_of
 from auditor.collect.kineto import Event, Trace, by_thread
 from auditor.collect.linker import ThreadLinker
 from auditor.collect.nesting import Thread, nests
@@ -21,7 +21,9 @@ def inferred_graph(trace: Trace) -> OpGraph:
     """Op graph of ``trace``; every edge is a guess from dtype, shape, strides, order and Python calls."""
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
     ops = nests(trace.cpu_ops)
-    threads = foreign_ops(trace, ops)
+    links = link_kernels(trace, ops, origin_of(trace)) if graph.device_kind != "cpu" else None
+    launching = {id(ops[thread].events[i]) for thread, i in links.by_op} if links else None
+    threads = foreign_ops(trace, ops, launching)
     frames = _frames(trace, threads)
     steps = sorted(event.start for event in trace.annotations if event.name.startswith("ProfilerStep#"))
     linkers = {
@@ -37,7 +39,7 @@ def inferred_graph(trace: Trace) -> OpGraph:
         pairs.append((op, foreign.event))
         if foreign.call.is_view or launches_nothing(op.name):
             silent.add(op.index)
-    attach_kernels(graph, trace, ops, pairs, silent)
+    attach_kernels(graph, trace, ops, pairs, silent, links)
     _note_unknown(graph, [op for held in threads.values() for op in held])
     _name_backward_modules(graph)
     return graph

@@ -24,6 +24,7 @@ _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
 _PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
 
+_COMPILED = "triton_"
 _UNKNOWN = TensorSpec("", (), ())
 
 Links = dict[Path, Candidate]
@@ -96,6 +97,8 @@ class ThreadLinker:
                 read = read or self._read(foreign, place)
                 found = self._candidates.choose(read, reachable, linked, feeds_gemm=self._feeds_gemm(foreign, path))
             if found.partial is not None:
+                if found.partial.name.startswith(_COMPILED):
+                    continue  # a compiler's kernel writes where it was told to: which buffer is read is not known
                 found = self._settled(found, spec)
             if backward:
                 self._gradients.note(foreign, found)
@@ -105,9 +108,7 @@ class ThreadLinker:
             self._note_read(candidate, foreign, path)
         return _older_first(foreign.call, links) if len(links) > 1 else links
 
-    def _reachable(
-        self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate]
-    ) -> list[Candidate]:
+    def _reachable(self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate]) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
         time, name = foreign.event.start, foreign.call.name
         looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, time)
@@ -259,10 +260,10 @@ def _older_first(call: CallForm, links: Links) -> Links:
     But what is updated in place was made for that: ``out += identity``.
     """
     first, second = links.get((0,)), links.get((1,))
-    if first and second and first.spec == second.spec and bare(call.name) in _PAIRS:
-        if (first.op > second.op) != call.name.endswith("_"):
-            return {**links, (0,): second, (1,): first}
-    return links
+    if not first or not second or first.spec != second.spec or bare(call.name) not in _PAIRS:
+        return links
+    swapped = (first.op > second.op) != call.name.endswith("_")
+    return {**links, (0,): second, (1,): first} if swapped else links
 
 
 def _linear_of(call: CallForm, links: Links) -> Candidate | None:

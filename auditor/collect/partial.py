@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from auditor.collect.dispatched import bare
+from auditor.collect.dispatched import bare, overloads
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec
 
 Shape = tuple[int, ...]
@@ -34,13 +34,16 @@ class Partial:
         """Whether a read of ``spec`` may be of this output."""
         if self.dtype != spec.dtype and self.dtype and spec.dtype:
             return False
-        return _FITS[self.name](self.shape, spec.shape)
+        return _FITS.get(self.name, _same)(self.shape, spec.shape)
 
 
 def partial_of(name: str, inputs: RecordedInputs) -> Partial | None:
-    """What can be told of the first output of ``name`` (``aten::view``); ``None`` for an op that nobody knows."""
+    """What can be told of the first output of ``name`` (``aten::view``), ``None`` if nothing.
+
+    Ops of other libraries mostly make what looks like their first tensor, or write into it.
+    """
     base = bare(name)
-    if base not in _FITS:
+    if base not in _FITS and overloads(name):
         return None
     tensors = [v for v in inputs.values if isinstance(v, TensorSpec)]
     if base == "scalar_tensor":
@@ -49,6 +52,8 @@ def partial_of(name: str, inputs: RecordedInputs) -> Partial | None:
         return None
     first = tensors[0]
     dtype = "" if base in _CASTS else first.dtype
+    if base not in _FITS:
+        return Partial(base, first.dtype, first.shape, many=True)
     if base in _CONVOLUTIONS:
         return _convolved(base, inputs.values)
     return Partial(base, dtype, first.shape, 0 if base in _VIEWS else -1, base in _MANY)

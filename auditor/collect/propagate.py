@@ -48,7 +48,9 @@ def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect
         return Effect((into,), (0,), (0,)) if isinstance(into, TensorSpec) else Effect(known=False)
     if schema is None:
         made = _by_rule(bare(name), inputs.values)
-        return Effect(known=False, partial=partial_of(name, inputs)) if made is None else Effect(made, (-1,) * len(made))
+        if made is not None:
+            return Effect(made, (-1,) * len(made))
+        return Effect(known=False, partial=partial_of(name, inputs))
     writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
     if bare(name) in METADATA_IN_PLACE:
         writes = ()
