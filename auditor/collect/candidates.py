@@ -13,12 +13,13 @@ from operator import attrgetter
 
 from auditor.collect.candidate import Candidate, Read, is_odd, made_alike
 from auditor.collect.frames import Frames
+from auditor.collect.partial import Key, Partial, keys_of
 from auditor.collect.recorded_inputs import TensorSpec
 
 _KEPT = 96
 """Candidates kept per shape. Without Python calls nothing else ever makes a value unreachable."""
-_KEPT_PARTIAL = 64
-"""Values of unknown looks that are kept: what is not read soon is read under other looks, or never."""
+_KEPT_PARTIAL = 16
+"""Values of unknown looks that are kept per key: what is not read soon is read under other looks, or never."""
 _FAR = 32
 """Ops between two values that are not siblings, where no Python calls tell."""
 _READ, _OP = attrgetter("read"), attrgetter("op")
@@ -32,8 +33,8 @@ class _Step:
     alike: dict[tuple[object, ...], list[TensorSpec]] = field(default_factory=dict)
     views: dict[int, list[Candidate]] = field(default_factory=dict)
     """Views of a value, by the identity of that one, which they keep alive."""
-    partial: list[Candidate] = field(default_factory=list)
-    """Values whose looks are not known yet, oldest first."""
+    partial: dict[Key, list[Candidate]] = field(default_factory=dict)
+    """Values whose looks are not known yet, oldest first, by what is known."""
 
 
 class Candidates:
@@ -59,8 +60,9 @@ class Candidates:
         if candidate.root is not None:
             step.views.setdefault(id(candidate.root), []).append(candidate)
         if candidate.partial is not None:
-            step.partial.append(candidate)
-            del step.partial[:-_KEPT_PARTIAL]
+            unknown = step.partial.setdefault(candidate.partial.key, [])
+            unknown.append(candidate)
+            del unknown[:-_KEPT_PARTIAL]
         else:
             self._hold(candidate)
 
@@ -77,10 +79,11 @@ class Candidates:
         if len(held) > _KEPT:
             del held[_least_wanted(held)]
 
-    def settle(self, candidate: Candidate) -> None:
-        """Hold a value that was partial under the looks that it has now."""
-        if candidate in self._step.partial:
-            self._step.partial.remove(candidate)
+    def settle(self, candidate: Candidate, partial: Partial) -> None:
+        """Hold a value of which only ``partial`` was known under the looks that it has now."""
+        unknown = self._step.partial.get(partial.key, [])
+        if candidate in unknown:
+            unknown.remove(candidate)
         self._hold(candidate)
 
     def looks_with_shape(self, spec: TensorSpec, time: float) -> TensorSpec | None:
@@ -99,7 +102,7 @@ class Candidates:
         """Values that look like ``spec``, oldest first; what can be read no more is dropped for good."""
         held = self._step.held.get(spec)
         if not held:
-            return self._fitting(spec, time) if self._step.partial else []
+            return sorted(self._fitting(spec, time), key=_OP) if self._step.partial else []
         reachable = [c for c in held if not c.stale and (time < c.home_until or self._outlives_its_call(c, time))]
         if len(reachable) < len(held):
             self._step.held[spec] = reachable
@@ -109,12 +112,15 @@ class Candidates:
         return reachable
 
     def _fitting(self, spec: TensorSpec, time: float) -> list[Candidate]:
+        partial = self._step.partial
         return [
             c
-            for c in self._step.partial
-            if c.partial is not None
+            for key in keys_of(spec)
+            if key in partial
+            for c in partial[key]
+            if not c.stale
+            and c.partial is not None
             and c.partial.fits(spec)
-            and not c.stale
             and (time < c.home_until or self._outlives_its_call(c, time))
         ]
 

@@ -57,13 +57,15 @@ class Gradients:
             return reachable
         made = self._made
         shunned = {maker for maker, never in _READ_ONCE.items() if name in never}
-        allowed = [c for c in reachable if not shunned or made.get(c.op, "") not in shunned]
+        allowed = [c for c in reachable if made.get(c.op) not in shunned] if shunned else reachable
         gradient = self._gradient
         if gradient is None:
             shape = self._node.gradients[0].shape
             return [c for c in allowed if spec.shape == shape or c.op in made or _of_the_forward(c)]
-        ours = [c for c in allowed if c.owner is gradient.owner or c.op in made or _of_the_forward(c)]
-        return [c for c in ours if c.owner is gradient.owner] or ours
+        owner = gradient.owner
+        return [c for c in allowed if c is owner or c.root is owner] or [
+            c for c in allowed if c.op in made or _of_the_forward(c)
+        ]
 
     def note(self, foreign: ForeignOp, found: Candidate) -> None:
         """Keep the gradient of the node: the first value of the backward pass that it read."""

@@ -47,7 +47,8 @@ def inferred_graph(trace: Trace) -> OpGraph:
 
 def _frames(trace: Trace, threads: dict[Thread, list[ForeignOp]]) -> dict[Thread, Frames]:
     """Calls of each thread: Python's, and autograd's nodes, which hand gradients on as a call does its result."""
-    nodes = [event for event in trace.cpu_ops if is_backward_node(event.name)]
+    looks = any(op.call.inputs.known for held in threads.values() for op in held)
+    nodes = [event for event in trace.cpu_ops if is_backward_node(event.name)] if looks else []
     calls = by_thread(trace.python + nodes)
     return {thread: Frames(events) for thread, events in calls.items() if thread in threads}
 

@@ -234,7 +234,7 @@ class ThreadLinker:
         settled.value = self._value(settled.spec, base=found.origin)
         settled.value.producer, settled.value.output_index = op, len(op.outputs)
         op.outputs = (*op.outputs, settled.value)
-        self._candidates.settle(settled)
+        self._candidates.settle(settled, partial)
         return settled
 
     def _value(self, spec: TensorSpec, *, storage: int = -1, base: Value | None = None) -> Value:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -15,6 +16,8 @@ from auditor.collect.dispatched import bare, overloads
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec
 
 Shape = tuple[int, ...]
+Key = tuple[Callable[[Shape, Shape], bool], str, Shape]
+"""Form of the op, dtype, and what it leaves of a shape: so that of many outputs only few are looked at."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,10 +34,20 @@ class Partial:
     many: bool = False
 
     def fits(self, spec: TensorSpec) -> bool:
-        """Whether a read of ``spec`` may be of this output."""
-        if self.dtype != spec.dtype and self.dtype and spec.dtype:
-            return False
+        """Whether a read of ``spec``, among whose keys is :attr:`key`, may be of this output."""
         return _FITS.get(self.name, _same)(self.shape, spec.shape)
+
+    @property
+    def key(self) -> Key:
+        """What a read of this output has in common with it: among the :func:`keys_of` its looks."""
+        return (_FITS.get(self.name, _same), self.dtype, _IN_COMMON[_FITS.get(self.name, _same)](self.shape))
+
+
+@lru_cache(maxsize=65536)
+def keys_of(spec: TensorSpec) -> tuple[Key, ...]:
+    """Keys of the outputs that a read of ``spec`` may be of."""
+    shared = [(form, in_common(spec.shape)) for form, in_common in _IN_COMMON.items()]
+    return tuple((form, dtype, common) for dtype in (spec.dtype, "") for form, common in shared)
 
 
 def partial_of(name: str, inputs: RecordedInputs) -> Partial | None:
@@ -136,4 +149,12 @@ _FITS: dict[str, Callable[[Shape, Shape], bool]] = {
     **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d"), _convolution),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys((*_CASTS, "scalar_tensor"), _same),
+}
+_IN_COMMON: dict[Callable[[Shape, Shape], bool], Callable[[Shape], Shape]] = {
+    _same: tuple,
+    _as_large: lambda shape: (prod(shape),),
+    _permuted: lambda shape: tuple(sorted(shape)),
+    _squeezed: lambda shape: tuple(n for n in shape if n != 1),
+    _convolution: lambda shape: (len(shape), *shape[:2]),
+    **dict.fromkeys((_cut, _selected, _expanded, _reduced), lambda _: ()),
 }
