@@ -62,7 +62,7 @@ class Candidates:
         if candidate.partial is not None:
             unknown = step.partial.setdefault(candidate.partial.key, [])
             unknown.append(candidate)
-            del unknown[:-_KEPT_PARTIAL]
+            del unknown[: -_KEPT_PARTIAL if candidate.partial.is_known else -1]
         else:
             self._hold(candidate)
 

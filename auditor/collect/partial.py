@@ -38,6 +38,11 @@ class Partial:
         return _FITS.get(self.name, _same)(self.shape, spec.shape)
 
     @property
+    def is_known(self) -> bool:
+        """Whether it is known what the op does to shapes: an op of PyTorch's."""
+        return self.name in _FITS
+
+    @property
     def key(self) -> Key:
         """What a read of this output has in common with it: among the :func:`keys_of` its looks."""
         return (_FITS.get(self.name, _same), self.dtype, _IN_COMMON[_FITS.get(self.name, _same)](self.shape))
