@@ -174,7 +174,7 @@ _LIKE_FIRST = frozenset({
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable",
     "native_layer_norm", "native_group_norm", "cudnn_batch_norm", "native_batch_norm", "miopen_batch_norm",
-    "_groupnorm_run", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "fill_",
+    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "fill_",
     "zero_", "clamp", "clamp_min", "clamp_max", "hardtanh", "threshold_backward", "native_group_norm_backward",
 })  # fmt: skip
 _LIKE_INPUTS = {
@@ -198,6 +198,8 @@ def _by_rule(name: str, values: tuple[Recorded, ...]) -> tuple[TensorSpec, ...] 
     first = tensors[0]
     if name in _LIKE_FIRST:
         return (first,)
+    if name == "_groupnorm_run":  # aiter's writes rows one after the other, whatever it reads
+        return (TensorSpec(first.dtype, first.shape, contiguous_strides(first.shape)),)
     if name in _LIKE_INPUTS:
         like = [values[i] if i < len(values) else None for i in _LIKE_INPUTS[name]]
         return tuple(v for v in like if isinstance(v, TensorSpec)) or None
