@@ -57,7 +57,6 @@ SHORT: dict[str, dict[str, tuple[int, str]]] = {
     },
     "mi300x_sd3.5_compiled_and_eager": {
         "T5 relative position bucket (once per encoder call)": (0, "all but a range and a sum of 256 numbers"),
-        "VAE groupnorm + silu": (25, "two norms have no SiLU alone behind them in the graph, two no known input"),
         "VAE residual add + div(output_scale_factor)": (0, "the sum goes into the convolution, FUS301"),
         "add div copy groupnorm silu (VAE, extended)": (0, "the same"),
         "linear without bias fusion: mm + add_": (0, "the GEMMs are packed, FUS501"),
