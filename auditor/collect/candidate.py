@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from auditor.collect.partial import Partial
 from auditor.collect.recorded_inputs import TensorSpec
 from auditor.graph.model import Value
 
@@ -36,11 +37,19 @@ class Candidate:
     """When the first of them started."""
     gemms: int = 0
     """How many of them are linear layers, which often share one input."""
+    gated: bool = False
+    """The product with a sigmoid."""
+    normed: bool = False
+    """The result of a convolution that a norm read: nobody else does."""
     stale: bool = False
     """Overwritten in place, so that a newer version is among the candidates; or out of reach."""
     home: int = -1
     """The innermost call around it that is open, until ``home_until``."""
     home_until: float = -_NEVER
+    partial: Partial | None = None
+    """What is known of a value whose looks are not: it gets those of the first read that is linked to it."""
+    origin: Value | None = None
+    """Of such a value: what it is a view of."""
 
     @property
     def owner(self) -> Candidate:
@@ -60,8 +69,37 @@ class Read:
     """First op of the module call, for a sum where that is a norm: the residual is what such a norm read."""
     first_in_model: int = 0
     """First op of the model's call: it seldom reads what the script made before, where it made an alike value."""
+    first_in_module: int = 0
+    """Of a sum: first op of the module call. A residual is what came into the module."""
+    in_order: bool = True
+    """Of values made in parallel the first is read first. A backward pass reads the last: it goes back."""
     made_by_odd: Collection[int] = ()
     """Ops whose outputs it would be odd to read here."""
+
+
+_NEVER_OF_ITSELF = frozenset(
+    "aten::" + name + underscore
+    for name in (
+        "clamp", "clamp_min", "clamp_max", "nan_to_num", "relu", "relu6", "gelu", "silu", "sigmoid", "tanh", "_softmax",
+        "_log_softmax", "abs", "isnan", "sin", "cos", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+    )
+    for underscore in ("", "_")
+)  # fmt: skip
+_COUNTS = frozenset({"aten::add", "aten::add_"})
+_CONVOLUTIONS = frozenset({"aten::convolution", "aten::cudnn_convolution", "aten::miopen_convolution"})
+
+
+def never_of_itself(name: str, spec: TensorSpec) -> bool:
+    """Whether nobody writes ``f(f(x))`` of op ``name``: it changes nothing the second time, or is a layer's end.
+
+    One counter is not the next one's: batch norms count what they have seen.
+    """
+    return name in _NEVER_OF_ITSELF or (name in _COUNTS and not spec.shape and spec.dtype in ("i64", "i32"))
+
+
+def reads_convolved(name: str, candidate: Candidate) -> bool:
+    """Whether op ``name`` normalises what a convolution made."""
+    return name.endswith("batch_norm") and candidate.maker[0] in _CONVOLUTIONS
 
 
 def made_alike(one: Candidate, other: Candidate) -> bool:
@@ -89,6 +127,8 @@ def is_odd(
         return True
     if candidate.op in read.made_by_odd or _turned(candidate.maker[0], read.op_name):
         return True
+    if read.binary and (candidate.normed or _is_not_for_gates(candidate, reachable, chosen)):
+        return True
     if candidate.maker[0] == read.op_name and candidate.source is not None:
         waiting = (c for c in reachable if not c.read and c is not candidate)
         return any(made_alike(c, candidate.source) for c in waiting)
@@ -97,6 +137,17 @@ def is_odd(
     if read.binary and candidate.power_of is not None and candidate.read:
         return candidate.power_of in reachable
     return read.binary and any(c.linear_of is not None and c.linear_of.owner is candidate.owner for c in chosen)
+
+
+def _is_not_for_gates(candidate: Candidate, reachable: Sequence[Candidate], chosen: Collection[Candidate]) -> bool:
+    """A gate scales what it was made for: no other gate, and nothing that a gate scaled already."""
+    if candidate.gated:
+        return any(map(_is_gate, reachable)) or any(map(_is_gate, chosen))
+    return _is_gate(candidate) and any(map(_is_gate, chosen))
+
+
+def _is_gate(candidate: Candidate) -> bool:
+    return candidate.maker[0] == "aten::sigmoid" and not candidate.read
 
 
 def _turned(one: str, other: str) -> bool:

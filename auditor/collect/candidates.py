@@ -6,17 +6,20 @@ value is computed to be read), then the most recent.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from auditor.collect.candidate import Candidate, Read, is_odd, made_alike
 from auditor.collect.frames import Frames
+from auditor.collect.partial import Key, Partial, keys_of
 from auditor.collect.recorded_inputs import TensorSpec
 
 _KEPT = 96
 """Candidates kept per shape. Without Python calls nothing else ever makes a value unreachable."""
+_KEPT_PARTIAL = 16
+"""Values of unknown looks that are kept per key: what is not read soon is read under other looks, or never."""
 _FAR = 32
 """Ops between two values that are not siblings, where no Python calls tell."""
 _READ, _OP = attrgetter("read"), attrgetter("op")
@@ -30,6 +33,8 @@ class _Step:
     alike: dict[tuple[object, ...], list[TensorSpec]] = field(default_factory=dict)
     views: dict[int, list[Candidate]] = field(default_factory=dict)
     """Views of a value, by the identity of that one, which they keep alive."""
+    partial: dict[Key, list[Candidate]] = field(default_factory=dict)
+    """Values whose looks are not known yet, oldest first, by what is known."""
 
 
 class Candidates:
@@ -49,14 +54,26 @@ class Candidates:
     def add(self, candidate: Candidate, time: float) -> None:
         """Hold ``candidate``, made by an op that started at ``time``."""
         self._enter(time)
+        step = self._step
+        if candidate.root is not None:
+            step.views.setdefault(id(candidate.root), []).append(candidate)
+        if candidate.partial is not None:
+            unknown = step.partial.setdefault(candidate.partial.key, [])
+            unknown.append(candidate)
+            del unknown[: -_KEPT_PARTIAL if candidate.partial.is_known else -1]
+        else:
+            self._hold(candidate)
+
+    def _hold(self, candidate: Candidate) -> None:
         spec, step = candidate.spec, self._step
         held = step.held.get(spec)
         if held is None:
             held = step.held[spec] = []
             step.alike.setdefault((spec.shape, spec.strides), []).append(spec)
-        held.append(candidate)
-        if candidate.root is not None:
-            step.views.setdefault(id(candidate.root), []).append(candidate)
+        if held and held[-1].op > candidate.op:
+            insort(held, candidate, key=_OP)
+        else:
+            held.append(candidate)
         if len(held) > _KEPT:
             del held[_least_wanted(held)]
 
@@ -65,6 +82,13 @@ class Candidates:
         if self._begun < len(self._steps) and time >= self._steps[self._begun]:
             self._begun = bisect_right(self._steps, time)
             self._step = _Step()
+
+    def settle(self, candidate: Candidate, partial: Partial) -> None:
+        """Hold a value of which only ``partial`` was known under the looks that it has now."""
+        unknown = self._step.partial.get(partial.key, [])
+        if candidate in unknown:
+            unknown.remove(candidate)
+        self._hold(candidate)
 
     def looks_with_shape(self, spec: TensorSpec, time: float) -> TensorSpec | None:
         """Looks of the most recent reachable value with the shape and strides of ``spec``, whatever its dtype."""
@@ -84,11 +108,27 @@ class Candidates:
         self._enter(time)
         held = self._step.held.get(spec)
         if not held:
-            return []
+            return sorted(self._fitting(spec, time), key=_OP) if self._step.partial else []
         reachable = [c for c in held if not c.stale and (time < c.home_until or self._outlives_its_call(c, time))]
         if len(reachable) < len(held):
             self._step.held[spec] = reachable
+        if self._step.partial and (fitting := self._fitting(spec, time)):
+            fitting = [c for c in fitting if not reachable or _made_such(c, spec)]
+            return sorted([*reachable, *fitting], key=_OP)
         return reachable
+
+    def _fitting(self, spec: TensorSpec, time: float) -> list[Candidate]:
+        partial = self._step.partial
+        return [
+            c
+            for key in keys_of(spec)
+            if key in partial
+            for c in partial[key]
+            if not c.stale
+            and c.partial is not None
+            and c.partial.fits(spec)
+            and (time < c.home_until or self._outlives_its_call(c, time))
+        ]
 
     def choose(
         self, read: Read, reachable: Sequence[Candidate], chosen: Collection[Candidate], *, feeds_gemm: bool
@@ -106,8 +146,11 @@ class Candidates:
             fewest = [c for c, n in zip(reachable, readers, strict=True) if n == count]
             plausible = [c for c in fewest if not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)]
             if plausible:
-                return self._first_sibling(plausible)
-        return self._first_sibling([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)])
+                return self._first(_into_the_module(plausible, read) if count else plausible, read)
+        return self._first([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)], read)
+
+    def _first(self, tied: Sequence[Candidate], read: Read) -> Candidate:
+        return self._first_sibling(tied) if read.in_order else max(tied, key=_OP)
 
     def _first_sibling(self, tied: Sequence[Candidate]) -> Candidate:
         """The most recent; but of values made in parallel (q, k and v; cos and sin), code reads the first first."""
@@ -141,6 +184,19 @@ class Candidates:
     def _is_last_of_call(self, candidate: Candidate, end: float) -> bool:
         """Whether no further op ran in the call that made ``candidate``."""
         return self._next_start[candidate.owner.op] >= end
+
+
+def _made_such(candidate: Candidate, spec: TensorSpec) -> bool:
+    """Whether an unknown value stands beside others: where it is one of several, if one like it was read, or none."""
+    made = candidate.value.producer
+    if candidate.partial is None or not candidate.partial.many or made is None or not made.outputs:
+        return True
+    return any(value.shape == spec.shape for value in made.outputs)
+
+
+def _into_the_module(tied: Sequence[Candidate], read: Read) -> Sequence[Candidate]:
+    """Those that came into the module whose sum reads one of ``tied``, where there are any: its residual."""
+    return [c for c in tied if c.op < read.first_in_module] or tied
 
 
 def _least_wanted(held: Sequence[Candidate]) -> int:

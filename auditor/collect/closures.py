@@ -7,8 +7,10 @@ with the next ``zero_grad`` or module, and to end with its backward; what comes 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cache
 
 from auditor.collect.execution_trace import ExecutionTrace, Node
 from auditor.graph.model import ACCUMULATE
@@ -17,6 +19,16 @@ BACKWARD = "autograd::engine::evaluate_function: "
 STEP, ZERO_GRAD = "Optimizer.step#", "Optimizer.zero_grad#"
 OPTIMIZER = (STEP, ZERO_GRAD)
 _BEGINS = (ZERO_GRAD, "fa.module|")
+_NODE = re.compile(r"\w*Backward\d*")
+
+
+@cache
+def is_backward_node(name: str) -> bool:
+    """Whether an event of this name is a node that runs in the backward pass, as the profilers of all versions name it.
+
+    Before PyTorch 1.10 there is no range around a node, but the node alone: ``ReluBackward1``.
+    """
+    return name.startswith((BACKWARD, "torch::autograd::")) or _NODE.fullmatch(name) is not None
 
 
 def scope_of(name: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
-from auditor.collect.closures import BACKWARD, OPTIMIZER, scope_of
+from auditor.collect.closures import BACKWARD, OPTIMIZER, is_backward_node, scope_of
 from auditor.collect.dispatched import (
     bare,
     full_name,
@@ -25,9 +25,9 @@ from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, decode_inputs, raw_inputs, tensors_in
 from auditor.graph.model import Phase
+from auditor.graph.ops import kind_of
 
 _ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
-_NODE = re.compile(r"\w*Backward\d*")
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler"})
 
 
@@ -75,12 +75,18 @@ class ForeignOp:
     scope: str = ""
 
 
-def foreign_ops(trace: Trace, ops: Mapping[Thread, Nest]) -> dict[Thread, list[ForeignOp]]:
-    """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops."""
+def foreign_ops(
+    trace: Trace, ops: Mapping[Thread, Nest], launching: Container[int] | None = None
+) -> dict[Thread, list[ForeignOp]]:
+    """Dispatched ops of each thread, by start time; ``ops`` are the nests of the trace's ops.
+
+    ``launching``: identities of the events that launched kernels themselves, ``None`` where there are no kernels. What
+    launches is an op, whatever it is called; an op that nobody knows, and that calls others, is a range around these.
+    """
     optimizer = [event for event in trace.annotations if event.name.startswith(OPTIMIZER)]
-    backward = sorted(e.start for e in trace.cpu_ops if is_backward(e.name)) if optimizer else []
+    backward = sorted(e.start for e in trace.cpu_ops if is_backward_node(e.name)) if optimizer else []
     threads = nests(trace.cpu_ops + optimizer) if optimizer else ops
-    found = {thread: list(_of_thread(nest, backward)) for thread, nest in threads.items()}
+    found = {thread: list(_of_thread(nest, backward, launching)) for thread, nest in threads.items()}
     return {thread: ops for thread, ops in found.items() if ops}
 
 
@@ -101,7 +107,17 @@ class _Around:
         return _Around() if start < self.closure else self
 
 
-def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
+def _is_op(call: CallForm, launches: bool | None, calls_others: bool) -> bool:
+    """Whether a call is an op of its own; ``launches`` is ``None`` where no kernels are known."""
+    if launches or not calls_others:
+        return call.dispatched is not False or bool(launches)
+    return bool(call.dispatched) and (launches is None or _is_known(call.name))
+
+
+_BACKWARD = _Around("backward")
+
+
+def _of_thread(nest: Nest, backward: list[float], launching: Container[int] | None) -> Iterator[ForeignOp]:
     """``backward``: when backward nodes start, of all threads, in order."""
     state: list[_Around] = []
     outside = _Around()
@@ -115,14 +131,28 @@ def _of_thread(nest: Nest, backward: list[float]) -> Iterator[ForeignOp]:
             state.append(outer)
             continue
         args = decode_op(event)
+        if parent < 0:
+            outer = outside = _between_nodes(event, args, outside)
         inner = _enter(event, args, outer, backward)
         state.append(inner)
         name = _op_name(event.name, args.kernel_backend)
-        call = _call(name, *raw_inputs(args)) if name else None
-        if call and (call.dispatched or (call.dispatched is None and i not in has_children)):
-            inner.taken = True
+        launches = launching is not None and id(event) in launching
+        call = _call(name or event.name, *raw_inputs(args)) if name or launches else None
+        if call and _is_op(call, launches if launching is not None else None, i in has_children):
+            inner.taken = bool(name)
             yield ForeignOp(number, event, call, outer.phase, outer.linear, inner.sequence, outer.scope)
             number += 1
+
+
+def _between_nodes(event: Event, args: OpArgs, outside: _Around) -> _Around:
+    """Around ``event``, which nothing is around: where nodes have no ranges, gradients are added up between them.
+
+    Forward ops have numbers, and a range ends the pass.
+    """
+    if is_backward_node(event.name):
+        return outside if event.name.startswith(BACKWARD) else _BACKWARD
+    ends = outside is _BACKWARD and (args.sequence_number >= 0 or "::" not in event.name)
+    return _Around() if ends else outside
 
 
 def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _Around:
@@ -130,19 +160,13 @@ def _enter(event: Event, args: OpArgs, outer: _Around, starts: list[float]) -> _
         before = bisect_left(starts, event.end)
         last = starts[before - 1] if before else 0.0
         return _Around("optimizer", scope=scope_of(event.name), closure=last if last > event.start else 0.0)
-    if is_backward(event.name):
+    if is_backward_node(event.name):
         known = args.sequence_number if args.sequence_number >= 0 else outer.sequence
         return _Around("backward", sequence=known, scope=scope_of(event.name) or outer.scope)
     linear = event if event.name == "aten::linear" else outer.linear
     backward = outer.phase == "backward"
     scope = scope_of(event.name) or outer.scope
     return _Around(outer.phase, linear, outer.sequence if backward else args.sequence_number, scope=scope)
-
-
-@lru_cache(maxsize=65536)
-def is_backward(name: str) -> bool:
-    """Whether an event of this name is autograd's engine at a node, or the node itself, as 1.8 recorded it alone."""
-    return name.startswith((BACKWARD, "torch::autograd::")) or _NODE.fullmatch(name) is not None
 
 
 @lru_cache(maxsize=65536)
@@ -160,17 +184,33 @@ def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes)
     dispatched = _is_dispatched(name) if schema is None else not is_composite(full_name(schema))
     effect = Effect() if dispatched is False else effect_of(name, inputs, list_dtype)
     view = is_view(name) or (schema is not None and _aliases_only(effect))
-    tensors = tuple(tensors_in(inputs.values))
+    given = _written_only(schema)
+    tensors = tuple((path, spec) for path, spec in tensors_in(inputs.values) if path[0] not in given)
     outside, in_linear = (
         tuple((path, spec) for path, spec in tensors if not is_parameter(name, path[0], in_linear=linear))
         for linear in (False, True)
     )
     return CallForm(
         name, name.replace("::", ".", 1), inputs, effect, view, dispatched,
-        tuple(dict.fromkeys(path[0] for path, _ in tensors)), (outside, in_linear),
+        tuple(dict.fromkeys((*(path[0] for path, _ in tensors), *given))), (outside, in_linear),
         _ACTIVATION_OF_GEMM.get(bare(name), -1), any(len(path) > 1 for path, _ in tensors),
         sum(bool(spec.shape) for _, spec in tensors) == 1,
     )  # fmt: skip
+
+
+def _written_only(schema: Any) -> frozenset[int]:
+    """Positions of the tensors that a call was given for its results (``out=``): what they held is not read."""
+    if schema is None:
+        return frozenset()
+    return frozenset(
+        i for i, a in enumerate(schema.arguments) if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
+    )
+
+
+@cache
+def _is_known(name: str) -> bool:
+    """Whether this PyTorch has an op of that name, or it is a collective, which nobody takes for a range."""
+    return bool(overloads(name)) or kind_of(name.replace("::", ".", 1)) == "collective"
 
 
 @cache

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from auditor.collect.kineto import Event
+from auditor.collect.closures import BACKWARD, is_backward_node
+from auditor.collect.kineto import Event, decode_op
 from auditor.collect.nesting import Nest
+from auditor.collect.recorded_inputs import TensorSpec, decode_inputs, raw_inputs, tensors_in
 from auditor.graph.model import Source
 
 _PLACE = re.compile(r"(.+)\((\d+)\): (.+)")
@@ -41,18 +43,54 @@ class Place:
 NOWHERE = Place()
 
 
+@dataclass(slots=True, frozen=True)
+class NodeCall:
+    """A call of an autograd node: the frame that it is, and the gradients that it was given.
+
+    ``gathers``: it adds its gradient to a parameter's.
+    """
+
+    call: int = -1
+    gradients: tuple[TensorSpec, ...] = ()
+    gathers: bool = False
+
+
+NO_NODE = NodeCall()
+
+
 class Frames:
     """Call tree of one thread, from ``python_function`` events. Frame -1 is outside every recorded call."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._nest = Nest(events)
         self._places = {-1: NOWHERE}
+        self._nodes: dict[int, NodeCall] = {}
         self.ends = self._nest.ends
         """When each call returned, in microseconds."""
 
     def at(self, times: Sequence[float]) -> list[int]:
         """Innermost frame at each of ``times``."""
         return self._nest.enclosing(times)
+
+    def node(self, frame: int) -> NodeCall:
+        """The autograd node that the call is, or that is in its range."""
+        known = self._nodes.get(frame)
+        if known is None:
+            known = self._nodes[frame] = self._node(frame)
+        return known
+
+    def _node(self, frame: int) -> NodeCall:
+        event = self._nest.events[frame] if frame >= 0 else None
+        if event is None or not is_backward_node(event.name):
+            return NO_NODE
+        if event.name.startswith(BACKWARD):
+            inner = frame + 1
+            within = inner < len(self._nest.events) and self._nest.parent[inner] == frame
+            return self.node(inner) if within else NodeCall(frame)
+        around = self._nest.parent[frame]
+        call = around if around >= 0 and self._nest.events[around].name.startswith(BACKWARD) else frame
+        specs = tensors_in(decode_inputs(*raw_inputs(decode_op(event))).values)
+        return NodeCall(call, tuple(spec for _, spec in specs), event.name.endswith("AccumulateGrad"))
 
     def returned(self, frame: int, time: float) -> tuple[int, int]:
         """The outermost call around ``frame`` that has returned by ``time``, and the innermost that is still open.

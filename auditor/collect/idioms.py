@@ -23,12 +23,14 @@ _GELU = ("mul", "pow", "mul", "add", "mul", "tanh", "add", "mul")
 @dataclass(slots=True)
 class Idioms:
     """``product_of``: for each op (by number) inside an idiom, the number of the product that still waits there.
-    ``products`` and ``sums``: first and last ops of rotations.
+    ``products`` and ``sums``: first and last ops of rotations. ``others``: ops inside an idiom that read neither that
+    product nor what it was made from.
     """
 
     product_of: dict[int, int] = field(default_factory=dict)
     products: set[int] = field(default_factory=set)
     sums: set[int] = field(default_factory=set)
+    others: set[int] = field(default_factory=set)
 
 
 def find_idioms(ops: Sequence[ForeignOp]) -> Idioms:
@@ -39,8 +41,9 @@ def find_idioms(ops: Sequence[ForeignOp]) -> Idioms:
         found.product_of.update((number, first) for number in range(first + 1, second))
         found.products.add(first)
         found.sums.add(total)
-    for first, last_read in _gelus(compute):
-        found.product_of.update((number, first) for number in range(first + 1, last_read + 1))
+    for half, power, scaled, total, *rest in _gelus(compute):
+        found.product_of.update((number, half) for number in (power, scaled, total, *rest[:-1]))
+        found.others.update((scaled, *rest[:-1]))
     return found
 
 
@@ -62,9 +65,9 @@ def _closes(first: ForeignOp, second: ForeignOp, total: ForeignOp) -> bool:
     return len({op.call.effect.outputs[0].shape for op in (first, second, total) if op.call.effect.outputs}) == 1
 
 
-def _gelus(compute: Sequence[ForeignOp]) -> Iterator[tuple[int, int]]:
-    """Numbers of ``0.5·x`` and of ``x + …``."""
+def _gelus(compute: Sequence[ForeignOp]) -> Iterator[list[int]]:
+    """Numbers of the ops of each."""
     names = [bare(op.call.name) for op in compute]
     for i in range(len(names) - len(_GELU) + 1):
         if names[i] == "mul" and tuple(names[i : i + len(_GELU)]) == _GELU:
-            yield compute[i].number, compute[i + 3].number
+            yield [op.number for op in compute[i : i + len(_GELU)]]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
 
-from auditor.collect.closures import BACKWARD
+from auditor.collect.closures import is_backward_node
 from auditor.collect.dispatched import launches_nothing
 from auditor.collect.foreign_ops import ForeignOp, foreign_ops, kinds_without_outputs
 from auditor.collect.frames import Frames
-from auditor.collect.kernel_links import attach_kernels
+from auditor.collect.kernel_links import attach_kernels, link_kernels, origin_of
 from auditor.collect.kineto import Event, Trace, by_thread
 from auditor.collect.linker import ThreadLinker
 from auditor.collect.nesting import Thread, nests
@@ -26,7 +26,9 @@ def inferred_graph(trace: Trace, steps: Steps | None = None) -> OpGraph:
     steps = steps or find_steps(trace)
     graph = OpGraph(provenance="inferred", device_kind=trace.device_kind)
     ops = nests(trace.cpu_ops)
-    threads = foreign_ops(trace, ops)
+    links = link_kernels(trace, ops, origin_of(trace)) if graph.device_kind != "cpu" else None
+    launching = {id(ops[thread].events[i]) for thread, i in links.by_op} if links else None
+    threads = foreign_ops(trace, ops, launching)
     frames = _frames(trace, threads)
     linkers = {
         thread: ThreadLinker(graph, i, held, frames.get(thread), steps.cuts)
@@ -41,7 +43,7 @@ def inferred_graph(trace: Trace, steps: Steps | None = None) -> OpGraph:
         pairs.append((op, foreign.event))
         if foreign.call.is_view or launches_nothing(op.name):
             silent.add(op.index)
-    attach_kernels(graph, trace, ops, pairs, silent)
+    attach_kernels(graph, trace, ops, pairs, silent, links)
     _note_unknown(graph, [op for held in threads.values() for op in held])
     _name_backward_modules(graph)
     return graph
@@ -49,7 +51,8 @@ def inferred_graph(trace: Trace, steps: Steps | None = None) -> OpGraph:
 
 def _frames(trace: Trace, threads: dict[Thread, list[ForeignOp]]) -> dict[Thread, Frames]:
     """Calls of each thread: Python's, and autograd's nodes, which hand gradients on as a call does its result."""
-    nodes = [event for event in trace.cpu_ops if event.name.startswith(BACKWARD)]
+    looks = any(op.call.inputs.known for held in threads.values() for op in held)
+    nodes = [event for event in trace.cpu_ops if is_backward_node(event.name)] if looks else []
     calls = by_thread(trace.python + nodes)
     return {thread: Frames(events) for thread, events in calls.items() if thread in threads}
 

@@ -61,17 +61,18 @@ def attach_kernels(
     ops: Mapping[Thread, Nest],
     pairs: Sequence[tuple[Op, Event]],
     silent: Container[int],
+    links: Links | None = None,
 ) -> None:
     """Give the kernels of ``trace`` to the ops of ``graph``; ``pairs`` holds each op with its own event.
 
-    ``ops`` are the nests of the trace's ops.
+    ``ops`` are the nests of the trace's ops; ``links``, where they are known already, which of them launched what.
     Without a device each op counts as one kernel, but for those whose index is in ``silent``.
     """
     graph.device_kind, graph.device_name = trace.device_kind, trace.device_name
     graph.device_properties = trace.device.properties
     origin = origin_of(trace)
     if graph.device_kind != "cpu":
-        _attach_launched(graph, trace, ops, pairs, origin)
+        _attach_launched(graph, links or link_kernels(trace, ops, origin), ops, pairs, origin)
         return
     for op, event in pairs:
         if op.index not in silent:
@@ -85,9 +86,8 @@ def origin_of(trace: Trace) -> float:
 
 
 def _attach_launched(
-    graph: OpGraph, trace: Trace, ops: Mapping[Thread, Nest], pairs: Sequence[tuple[Op, Event]], origin_us: float
+    graph: OpGraph, links: Links, ops: Mapping[Thread, Nest], pairs: Sequence[tuple[Op, Event]], origin_us: float
 ) -> None:
-    links = link_kernels(trace, ops, origin_us)
     op_of = {id(event): op for op, event in pairs}
     for (thread, index), kernels in links.by_op.items():
         op = _op_around(ops[thread], index, op_of)

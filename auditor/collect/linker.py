@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from auditor.collect.candidate import NORMS, Candidate, Read
+from auditor.collect.candidate import NORMS, Candidate, Read, never_of_itself, reads_convolved
 from auditor.collect.candidates import Candidates
 from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
+from auditor.collect.gradients import Gradients
 from auditor.collect.idioms import find_idioms
+from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
@@ -20,6 +23,9 @@ from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
 _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
 _PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
+
+_COMPILED = "triton_"
+_UNKNOWN = TensorSpec("", (), ())
 
 Links = dict[Path, Candidate]
 """What each tensor input was linked to."""
@@ -42,6 +48,7 @@ class ThreadLinker:
         self._candidates = Candidates(frames, self._next_start, steps)
         self._idioms = find_idioms(ops)
         self._awaited = frozenset(self._idioms.product_of.values())
+        self._gradients = Gradients()
         self._waiting: dict[int, tuple[Candidate | None, Candidate | None]] = {}
 
     def add(self, foreign: ForeignOp) -> Op:
@@ -49,6 +56,8 @@ class ThreadLinker:
         call = foreign.call
         frame = self._frame_of[foreign.number]
         place = self._frames.place(frame) if self._frames else NOWHERE
+        if foreign.phase == "backward" and self._frames:
+            self._gradients.enter(foreign, self._frames.node(frame))
         links = self._link(foreign, place)
         effect = _effect(call, links) if call.lists else call.effect
         args: list[Any] = list(call.inputs.values)
@@ -63,6 +72,8 @@ class ThreadLinker:
                 bool(links), scope=foreign.scope,
             )
         )  # fmt: skip
+        if effect.partial is not None:
+            made.append(self._partly_known(foreign, op, effect.partial, links))
         if foreign.scope != ACCUMULATE:  # a gradient that is complete is read by no node of the backward
             for candidate in made:
                 self._candidates.add(candidate, foreign.event.start)
@@ -76,37 +87,52 @@ class ThreadLinker:
         if foreign.phase == "optimizer":
             return links
         read: Read | None = None
+        backward = foreign.phase == "backward" and self._frames is not None
         linked: set[Candidate] = set()
         for path, spec in foreign.call.reads[foreign.linear is not None]:
-            reachable = self._reachable(spec, foreign.event.start, linked, listed=len(path) > 1)
+            reachable = self._reachable(spec, foreign, path, linked)
             if not reachable:
                 continue
             found = reachable[0]
             if len(reachable) > 1:
                 read = read or self._read(foreign, place)
                 found = self._candidates.choose(read, reachable, linked, feeds_gemm=self._feeds_gemm(foreign, path))
+            if found.partial is not None:
+                if found.partial.name.startswith(_COMPILED):
+                    continue  # a compiler's kernel writes where it was told to: which buffer is read is not known
+                found = self._settled(found, spec)
+            if backward:
+                self._gradients.note(foreign, found)
             links[path] = found
             linked.add(found)
         for path, candidate in links.items():
             self._note_read(candidate, foreign, path)
         return _older_first(foreign.call, links) if len(links) > 1 else links
 
-    def _reachable(self, spec: TensorSpec, time: float, linked: Set[Candidate], *, listed: bool) -> list[Candidate]:
+    def _reachable(self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate]) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
+        time, name = foreign.event.start, foreign.call.name
         looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, time)
         reachable = self._candidates.reachable(looks, time) if looks else []
+        if reachable and never_of_itself(name, spec):
+            reachable = [c for c in reachable if c.maker[0] != name]
+        if reachable and foreign.phase == "backward" and self._frames:
+            reachable = self._gradients.may_read(foreign, path, spec, reachable)
         if not linked:
             return reachable
         others = [c for c in reachable if c not in linked]
-        return others if others or not listed else reachable
+        return others if others or len(path) == 1 else reachable
 
     def _read(self, foreign: ForeignOp, place: Place) -> Read:
         name = bare(foreign.call.name)
         prefer, avoid = self._waiting.get(self._idioms.product_of.get(foreign.number, -1), (None, None))
+        prefer = None if foreign.number in self._idioms.others else prefer
         return Read(
             foreign.call.name, name in _PAIRS, prefer, avoid,
             self._norm_that_begins(place.module_start) if name in ("add", "add_") else None,
             self._first_since(place.model_start),
+            self._first_since(place.module_start) if name in ("add", "add_") else 0,
+            foreign.phase != "backward" or self._gradients.gathers,
             self._idioms.sums if foreign.number in self._idioms.products else (),
         )  # fmt: skip
 
@@ -122,6 +148,7 @@ class ThreadLinker:
         candidate.first_read = min(candidate.first_read, foreign.event.start)
         candidate.read += 1
         candidate.gemms += self._feeds_gemm(foreign, path)
+        candidate.normed = candidate.normed or reads_convolved(foreign.call.name, candidate)
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""
@@ -183,10 +210,33 @@ class ThreadLinker:
         name = foreign.call.name
         maker = (name, root.maker[0] if root else name)
         power_of = links.get((0,)) if bare(name) in _POWERS else None
+        gated = name == "aten::mul" and any(c.maker[0] == "aten::sigmoid" for c in links.values())
         return Candidate(
             value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
-            power_of, _like_first_output(effect, links),
+            power_of, _like_first_output(effect, links), gated=gated,
         )  # fmt: skip
+
+    def _partly_known(self, foreign: ForeignOp, op: Op, partial: Partial, links: Links) -> Candidate:
+        """The output of ``op`` as far as it can be told; it becomes a value when something reads it."""
+        source = op.args[partial.alias] if partial.alias >= 0 else None
+        origin = links.get((partial.alias,)) if partial.alias >= 0 else None
+        nobody = Value(-1, partial.dtype, (), (), producer=op)
+        made = self._candidate(foreign, Effect(), nobody, _UNKNOWN, origin.owner if origin else None, links)
+        made.partial, made.origin = partial, source if isinstance(source, Value) else None
+        return made
+
+    def _settled(self, found: Candidate, spec: TensorSpec) -> Candidate:
+        """``found``, of which only a part was known, as the value of ``spec`` that is read."""
+        partial, op = found.partial, found.value.producer
+        assert partial is not None
+        assert op is not None
+        settled = replace(found) if partial.many else found
+        settled.partial, settled.spec = None, TensorSpec(spec.dtype or partial.dtype, spec.shape, spec.strides)
+        settled.value = self._value(settled.spec, base=found.origin)
+        settled.value.producer, settled.value.output_index = op, len(op.outputs)
+        op.outputs = (*op.outputs, settled.value)
+        self._candidates.settle(settled, partial)
+        return settled
 
     def _value(self, spec: TensorSpec, *, storage: int = -1, base: Value | None = None) -> Value:
         return self._graph.value(
@@ -206,11 +256,15 @@ def _effect_on_list(call: CallForm, dtype: str) -> Effect:
 
 
 def _older_first(call: CallForm, links: Links) -> Links:
-    """Expressions are evaluated from left to right: of two alike operands the left one was made first."""
+    """Expressions are evaluated from left to right: of two alike operands the left one was made first.
+
+    But what is updated in place was made for that: ``out += identity``.
+    """
     first, second = links.get((0,)), links.get((1,))
-    if first and second and first.op > second.op and first.spec == second.spec and bare(call.name) in _PAIRS:
-        return {**links, (0,): second, (1,): first}
-    return links
+    if not first or not second or first.spec != second.spec or bare(call.name) not in _PAIRS:
+        return links
+    swapped = (first.op > second.op) != call.name.endswith("_")
+    return {**links, (0,): second, (1,): first} if swapped else links
 
 
 def _linear_of(call: CallForm, links: Links) -> Candidate | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from auditor.collect.arguments import MOST_ELEMENTS
 from auditor.collect.dispatched import METADATA_IN_PLACE, VIEWS, bare, namespace, schema_for
+from auditor.collect.partial import Partial, partial_of
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
 from auditor.graph.model import contiguous_strides
 
@@ -31,7 +32,8 @@ _MOST_PARTS = 1 << 16
 @dataclass(slots=True, frozen=True)
 class Effect:
     """What a call makes. ``aliases[i]`` is the argument that output ``i`` is a view or a new version of, else -1;
-    ``writes`` are the arguments it overwrites. ``known``: outputs could be told.
+    ``writes`` are the arguments it overwrites. ``known``: outputs could be told; where they could not, ``partial`` may
+    hold what is known of the first.
     """
 
     outputs: tuple[TensorSpec, ...] = ()
@@ -39,41 +41,53 @@ class Effect:
     writes: tuple[int, ...] = ()
     overload: str = ""
     known: bool = True
+    partial: Partial | None = None
 
 
 @lru_cache(maxsize=65536)
 def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect:
     """Outputs of op ``name`` (``aten::add``). ``list_dtype`` is that of the tensors in its lists."""
     schema = schema_for(name, inputs.types) if inputs.known else None
+    if schema is None and name in _INTO_FIRST and inputs.values:
+        into = inputs.values[0]
+        return Effect((into,), (0,), (0,)) if isinstance(into, TensorSpec) else Effect(known=False)
     if schema is None:
-        return Effect(known=False)
+        made = _by_rule(bare(name), inputs.values)
+        if made is not None:
+            return Effect(made, (-1,) * len(made))
+        return Effect(known=False, partial=partial_of(name, inputs))
     writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
     if bare(name) in METADATA_IN_PLACE:
         writes = ()
-    made = _run(name, schema, inputs.values, list_dtype)
+    made = _run(name, schema, inputs, list_dtype)
     if made is None:
         made = _by_rule(bare(name), inputs.values)
+    if made is None and writes == (0,) and isinstance(inputs.values[0], TensorSpec):
+        made = (inputs.values[0],)
     if made is None:
-        return Effect(writes=writes, overload=schema.overload_name, known=False)
+        return Effect((), (), writes, schema.overload_name, known=False, partial=partial_of(name, inputs))
     aliases = tuple(_alias(bare(name), schema, i) for i in range(len(made)))
     return Effect(made, aliases, writes, schema.overload_name)
 
 
-def _run(name: str, schema: Any, values: tuple[Recorded, ...], list_dtype: str) -> tuple[TensorSpec, ...] | None:
+def _run(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> tuple[TensorSpec, ...] | None:
     """The real op on meta tensors; ``None`` where it has no meta kernel or looks at data."""
     import torch
 
     if not any("Tensor" in str(returned.type) for returned in schema.returns):
         return ()
 
-    if any("List" in str(returned.type) for returned in schema.returns) and _largest(values) > _MOST_PARTS:
+    if any("List" in str(returned.type) for returned in schema.returns) and _largest(inputs.values) > _MOST_PARTS:
         return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     try:
         op = getattr(getattr(getattr(torch.ops, namespace(name)), bare(name)), schema.overload_name or "default")
-        for argument, value in zip(schema.arguments, values, strict=True):
-            made = _argument(argument, value, list_dtype)
+        for argument, value in zip(schema.arguments, inputs.values, strict=True):
+            if value is None and not inputs.spoken:
+                made = _unspoken(argument, inputs.types[len(args) + len(kwargs)])
+            else:
+                made = _argument(argument, value, list_dtype)
             if argument.kwarg_only:
                 kwargs[argument.name] = made
             else:
@@ -108,6 +122,27 @@ def _argument(argument: Any, value: Recorded, list_dtype: str) -> Any:
     if value is None and argument.has_default_value():
         return argument.default_value
     return float(value) if str(argument.type) == "float" and isinstance(value, int) else value
+
+
+_NO_SHAPE = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator"})
+
+
+def _unspoken(argument: Any, recorded: str) -> Any:
+    """A stand-in for a number that the trace does not hold, where no shape depends on it.
+
+    Raises:
+        ValueError: a size, a dimension or a dtype, which nobody can guess.
+    """
+    kind = str(argument.type)
+    if argument.name in _NO_SHAPE:
+        if argument.name == "dtype" and recorded not in ("", "None"):
+            raise ValueError(argument.name)
+        return _argument(argument, None, "")
+    if "int" in kind or "List" in kind:
+        raise ValueError(argument.name)
+    if "number" in kind or "float" in kind:
+        return 1.0 if recorded == "Double" else 1
+    return argument.default_value if argument.has_default_value() else False if kind == "bool" else None
 
 
 def _scalar_type(number: int) -> str:
@@ -150,8 +185,22 @@ def _alias(name: str, schema: Any, output: int) -> int:
 _LIKE_FIRST = frozenset({
     "_flash_attention_forward", "_efficient_attention_forward", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable"
+    "_scaled_dot_product_attention_math", "_scaled_dot_product_fused_attention_overrideable",
+    "native_layer_norm", "native_group_norm", "cudnn_batch_norm", "native_batch_norm", "miopen_batch_norm",
+    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "fill_",
+    "zero_", "clamp", "clamp_min", "clamp_max", "hardtanh", "threshold_backward", "native_group_norm_backward",
 })  # fmt: skip
+_LIKE_INPUTS = {
+    "native_layer_norm_backward": (0, 5, 6), "native_batch_norm_backward": (0, 2, 2), "convolution_backward": (1, 2),
+    "cudnn_batch_norm_backward": (0, 2, 2), "miopen_batch_norm_backward": (0, 2, 2),
+    "cudnn_convolution_backward": (0, 2), "miopen_convolution_backward": (0, 2), "nll_loss_backward": (1,),
+    "max_pool2d_with_indices_backward": (1,), "avg_pool2d_backward": (1,),
+}  # fmt: skip
+"""Backward ops hand out a gradient of each of these arguments."""
+
+
+_INTO_FIRST = frozenset({"aiter::rmsnorm", "aiter::rms_norm", "sgl_kernel::silu_and_mul", "_C::silu_and_mul"})
+"""Custom ops that write their result into their first argument."""
 
 
 def _by_rule(name: str, values: tuple[Recorded, ...]) -> tuple[TensorSpec, ...] | None:
@@ -160,8 +209,13 @@ def _by_rule(name: str, values: tuple[Recorded, ...]) -> tuple[TensorSpec, ...] 
     if not tensors:
         return None
     first = tensors[0]
-    if name in _LIKE_FIRST or name in ("native_layer_norm", "native_group_norm", "cudnn_batch_norm"):
+    if name in _LIKE_FIRST:
         return (first,)
+    if name == "_groupnorm_run":  # aiter's writes rows one after the other, whatever it reads
+        return (TensorSpec(first.dtype, first.shape, contiguous_strides(first.shape)),)
+    if name in _LIKE_INPUTS:
+        like = [values[i] if i < len(values) else None for i in _LIKE_INPUTS[name]]
+        return tuple(v for v in like if isinstance(v, TensorSpec)) or None
     if name == "embedding" and len(tensors) > 1:
         shape = (*tensors[1].shape, *first.shape[1:])
         return (TensorSpec(first.dtype, shape, contiguous_strides(shape)),)

@@ -31,11 +31,15 @@ Path = tuple[int, ...]
 
 @dataclass(slots=True, frozen=True)
 class RecordedInputs:
-    """Every argument of one call in schema order; ``types`` as written. ``known``: the profiler recorded shapes."""
+    """Every argument of one call in schema order; ``types`` as written. ``known``: the profiler recorded shapes.
+
+    ``spoken``: numbers and lists of numbers, too; older ones wrote tensors only.
+    """
 
     types: tuple[str, ...] = ()
     values: tuple[Recorded, ...] = ()
     known: bool = False
+    spoken: bool = False
 
 
 def raw_inputs(args: OpArgs) -> tuple[bytes, bytes, bytes, bytes]:
@@ -55,7 +59,7 @@ def decode_inputs(types: bytes, dims: bytes, strides: bytes, concrete: bytes) ->
         values = tuple(map(_value, map(str, kinds), shapes, steps, texts))
     except NotRecordedError:
         return RecordedInputs()
-    return RecordedInputs(tuple(map(str, kinds)), values, known=True)
+    return RecordedInputs(tuple(map(str, kinds)), values, known=True, spoken=bool(concrete))
 
 
 def tensors_in(values: Sequence[Recorded], outer: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:

@@ -9,6 +9,7 @@ each other never join, however close they are launched.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from auditor.engine.legality import Refusal, Region, barrier_name, check
@@ -17,7 +18,7 @@ from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import ACCUMULATE, Op
 from auditor.graph.nodes import CValue, Node
-from auditor.graph.ops import kind_of
+from auditor.graph.ops import base_name, kind_of
 
 JOINING_MOVEMENT = frozenset(
     {"aten.cat", "aten.stack", "aten.slice_backward", "aten.select_backward", "aten.constant_pad_nd"}
@@ -25,6 +26,11 @@ JOINING_MOVEMENT = frozenset(
 """Movement ops that read each input element once: their producers can write into the result directly."""
 SHIFTING_MOVEMENT = frozenset({"aten.roll", "aten.flip"})
 """Movement ops that read elements of other places: a kernel can read them there, once they are in memory."""
+
+CONSTANTS = frozenset({"aten.fill", "aten.zero"})
+"""Ops that write one number everywhere."""
+
+_BY_COLUMNS = ("batch_norm", "group_norm", "groupnorm")
 
 ROWS, COLUMNS, ALL = "rows", "columns", "all"
 
@@ -54,9 +60,9 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
     while pending:
         nodes = pending.pop()
         ops = [op for node in nodes for op in node.ops]
-        if sum(op.launches for op in ops) < least:
+        if sum(op.launches > 0 for op in ops) < least:  # the kernels of one op are nobody's to join but its own
             continue
-        region = check(graph, ops, None)
+        region = check(graph, _with_constants(graph, ops, claimed), None)
         if isinstance(region, Refusal):
             refusals.append(region)
             pending.extend(_pieces(nodes, region.op))
@@ -68,6 +74,28 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
             candidates.append(Candidate(rule, region))
     candidates.sort(key=lambda c: c.region.ops[0].index)
     return Proposals(candidates, refusals)
+
+
+def _with_constants(graph: Canonical, ops: list[Op], claimed: Set[int]) -> list[Op]:
+    """``ops`` with what makes the constants (fills, ranges) that nobody else reads: a kernel has them in registers."""
+    inside = {op.index for op in ops}
+    written = {value.storage for op in ops for value in op.mutates}
+    first = ops[0]
+    for op in list(ops):
+        for value in graph.inputs[op.index]:
+            owner = graph.owners[value.id]
+            made = owner.producer
+            if made is None or made.index in inside or made.index in claimed or not made.kernels:
+                continue
+            if kind_of(made.name) != "generator" and base_name(made.name) not in CONSTANTS:
+                continue
+            if (made.phase, made.thread) != (first.phase, first.thread) or owner.storage in written:
+                continue
+            alone = owner.id not in graph.escaping
+            if alone and all(reader.index in inside for reader in graph.readers.get(owner.id, ())):
+                inside.add(made.index)
+                ops = [*ops, made]
+    return ops
 
 
 def _pieces(nodes: list[Node], culprit: Op) -> list[list[Node]]:
@@ -111,6 +139,8 @@ class _Grower:
         self.graph = graph
         self.claimed = claimed
         self.group_of: dict[int, _Group] = {}
+        self.applied: set[int] = set()
+        """Nodes, by identity, that walk what the last pass of a batch or group norm writes."""
         self.refusals: list[Refusal] = []
 
     def groups(self) -> list[_Group]:
@@ -131,6 +161,8 @@ class _Grower:
             theirs = self.group_of.get(id(producer))
             ours = self.group_of[id(node)]
             if theirs is not None and theirs is not ours and self._joins(theirs, ours, producer, node, operand):
+                if self._is_applied(producer) and not axis:
+                    self.applied.add(id(node))
                 self._merge(theirs, ours)
 
     def _eligible(self, node: Node) -> bool:
@@ -150,9 +182,13 @@ class _Grower:
             return False
         if theirs.shifted & ours.members or ours.shifted & theirs.members:
             return False
-        if not _axes_agree(theirs, ours) and not _applied(producer, ours):
+        if not _axes_agree(theirs, ours) and (ours.axis or not self._is_applied(producer)):
             return False
         return self._convex(theirs, ours, min(theirs.first, ours.first), max(theirs.last, ours.last))
+
+    def _is_applied(self, producer: Node) -> bool:
+        """What a batch or group norm writes comes from its last pass, elementwise: what follows can ride on it."""
+        return kind_of(producer.op.name) == "norm" or id(producer) in self.applied
 
     def _convex(self, theirs: _Group, ours: _Group, first: int, last: int) -> bool:
         """No path leaves the two and comes back: walk up from what comes in, and from what the host waits for."""
@@ -230,10 +266,11 @@ def _space(node: Node) -> int:
 def _axis(node: Node) -> str:
     kind = kind_of(node.op.name)
     if kind == "norm":
-        return ROWS if "batch_norm" not in node.op.name and "group_norm" not in node.op.name else COLUMNS
+        return COLUMNS if any(name in node.op.name for name in _BY_COLUMNS) else ROWS
     if kind != "reduction":
         return ""
-    dims = node.args[1] if len(node.args) > 1 else None
+    at = 2 if node.kind == "vector_norm" else 1
+    dims = node.args[at] if len(node.args) > at else None
     if dims is None:
         return ALL
     if isinstance(dims, tuple):
@@ -265,8 +302,3 @@ def _axes_agree(theirs: _Group, ours: _Group) -> bool:
     if theirs.axis and ours.axis:
         return theirs.axis == ours.axis == ROWS and theirs.row == ours.row
     return theirs.axis not in (COLUMNS, ALL) or ours.space < theirs.space
-
-
-def _applied(producer: Node, ours: _Group) -> bool:
-    """What a batch or group norm writes comes from its last pass, elementwise: what follows can ride on it."""
-    return kind_of(producer.op.name) == "norm" and not ours.axis

@@ -136,6 +136,9 @@ for _kind, _names in (
         _KINDS[_name] = _kind  # type: ignore[assignment]
 
 
+_KINDS |= {"aiter._groupnorm_run": "norm", "aiter.rmsnorm": "norm"}
+"""A vendor's kernel for one op of PyTorch: no fused one."""
+
 _VENDOR = re.compile(r"^aten\._?(?:cudnn|miopen|mkldnn|native|thnn|slow|hip|xpu)_")
 _SAME_OP = (
     (re.compile(r"^aten\._?batch_norm(?:_legit|_legit_no_training|_with_update|_no_update)?$"), "aten.batch_norm"),

@@ -44,6 +44,10 @@ def chains(graph: str, *claimed: int) -> list[list[int]]:
         ("a = aten.exp(x)\nr = aten.sum(a, [-1], True)\ny = aten.div(a, r)", [[0, 1, 2]]),
         ("a = aten.exp(x)\ny = aten.sum(a)", [[0, 1]]),
         ("a = aten.mul(x, 2)\ny = aten._softmax(a, -1, False)", [[0, 1]]),
+        ("r = aten.linalg_vector_norm(x, 2, [-1], True)\ny = aten.div(x, r)", [[0, 1]]),
+        # constants that nobody else reads
+        ("a = aten.exp(x)\nc = aten.full([32, 16], 2.0)\ny = aten.mul(a, c)", [[0, 1, 2]]),
+        ("a = aten.exp(x)\nc = aten.full([32, 16], 2.0)\ny = aten.mul(a, c)\nd = aten.mm(c, m)", [[0, 2]]),
         # a reduction over columns ends the kernel for the elements it came from
         ("r = aten.amax(x, [0], True)\ny = aten.sub(x, r)", []),
         ("r = aten.sum(x)\ny = aten.sub(x, r)", []),
