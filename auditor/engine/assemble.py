@@ -44,6 +44,10 @@ MAX_MODULES = 1000
 """Module paths listed in one finding; a longer list is cut and the sites still carry theirs."""
 
 
+ROUNDING_US = 1e-6
+"""What is left of sums of times that are equal: no idle time, and an amount that no store takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """The parts of a document that come from the engine."""
@@ -238,6 +242,7 @@ def _totals(
     device_us = sum(op.dur_us for op in ops) + sum(k.dur_us for k in graph.unlinked)
     likely = sum(f.saving.likely_us for f in findings)
     avoidable = unfused - sum(f.kernels_after for f in findings)
+    idle_us = model.step_us - model.busy_us
     return Totals(
         kernels=graph.kernels,
         memory_bound_kernels=sum(op.launches for op in bound),
@@ -247,7 +252,7 @@ def _totals(
         device_us=device_us,
         step_us=model.step_us,
         memory_bound_us=sum(op.dur_us for op in bound),
-        idle_us=max(model.step_us - model.busy_us, 0.0),
+        idle_us=idle_us if idle_us > ROUNDING_US else 0.0,
         bytes=sum(traffic(op).total for op in ops),
         peak_bytes=peak_bytes(graph),
         collective_kernels=len(collectives),
