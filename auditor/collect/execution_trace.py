@@ -98,13 +98,32 @@ class ExecutionTrace:
     """The file is cut off or damaged, and what was whole was taken."""
 
     def hang(self) -> None:
-        """Set ``children`` and ``roots`` by the parents of ``nodes``; a node that is its own parent is a root."""
+        """Set ``children`` and ``roots`` by the parents of ``nodes``; a node that is its own parent is a root.
+
+        Raises:
+            AuditError: a node is its own ancestor.
+        """
         self.children, self.roots = {}, []
         for node in self.nodes.values():
             if node.parent == node.id or node.parent not in self.nodes:
                 self.roots.append(node)
             else:
                 self.children.setdefault(node.parent, []).append(node)
+        self._refuse_rings()
+
+    def _refuse_rings(self) -> None:
+        """What no root leads to would be left out, and nobody told."""
+        reached: set[int] = set()
+        todo = list(self.roots)
+        while todo:
+            node = todo.pop()
+            reached.add(node.id)
+            todo += self.children.get(node.id, ())
+        lost = next((node for node in self.nodes.values() if node.id not in reached), None)
+        if lost is not None:
+            raise AuditError(
+                f"{self.path}: node {lost.id} ({lost.name[:80]}) is its own ancestor; record the execution trace again."
+            )
 
 
 def load_execution_trace(path: str | Path, reading: Reading | None = None) -> ExecutionTrace:
@@ -131,23 +150,7 @@ def load_execution_trace(path: str | Path, reading: Reading | None = None) -> Ex
     if reading.partial:
         trace.notes.append(f"Only a part of the execution trace is there: {len(trace.nodes):,} whole nodes were saved.")
     trace.hang()
-    _refuse_rings(trace)
     return trace
-
-
-def _refuse_rings(trace: ExecutionTrace) -> None:
-    """A node that no root leads to is its own ancestor."""
-    reached: set[int] = set()
-    todo = list(trace.roots)
-    while todo:
-        node = todo.pop()
-        reached.add(node.id)
-        todo += trace.children.get(node.id, ())
-    lost = next((node for node in trace.nodes.values() if node.id not in reached), None)
-    if lost is not None:
-        raise AuditError(
-            f"{trace.path}: node {lost.id} ({lost.name[:80]}) is its own ancestor; record the execution trace again."
-        )
 
 
 def _node(raw: _FileNode) -> Node:

@@ -67,6 +67,7 @@ def graph_from_trace(
     trace = load_trace(path, Reading(max_bytes, salvage))
     if not trace.cpu_ops and not trace.kernels:
         raise AuditError(f"{path}: holds no ops and no kernels; was it recorded with torch.profiler, around a step?")
+    _refuse_lost_kernels(trace)
     notes, partial = trace.notes, trace.partial
     steps = find_steps(trace)
     if execution_trace is not None:
@@ -81,9 +82,25 @@ def graph_from_trace(
     return graph
 
 
+def _refuse_lost_kernels(trace: Trace) -> None:
+    """Kernels come last in a file: without them what ran on a device would be taken for a CPU's."""
+    if not trace.partial or trace.kernels or trace.device_kind != "cpu":
+        return
+    if trace.devices:
+        raise AuditError(
+            f"{trace.path}: no kernel is in the part that is whole, as they come last; record or copy the trace again."
+        )
+    trace.notes.append("No kernel of a device is in the part that was saved: its ops are taken for a CPU's.")
+
+
 def _note_nothing_launched(graph: OpGraph, trace: Trace) -> None:
     """Say why a trace that has ops has no kernels: without it "0 kernels" reads like a result."""
     if trace.kernels or any(op.kernels for op in graph.ops):
+        return
+    if trace.device_kind != "cpu":
+        graph.coverage.notes.append(
+            "The trace holds launches and none of their kernels: it ends before these ran; record a whole step."
+        )
         return
     names = Counter(event.name for event in trace.cpu_ops)
     listed = ", ".join(f"{count}× {name}" for name, count in names.most_common(5))

@@ -110,11 +110,11 @@ class Trace:
 
     @property
     def device_kind(self) -> str:
-        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where no device event was recorded; told by the launches' names.
+        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where nothing was launched; told by the launches' names.
 
         Without launches, as of replayed graphs, by the device: only AMD's has warps of 64 threads.
         """
-        if not self.kernels and not self.memory:
+        if not self.kernels and not self.memory and not any("Launch" in launch.name for launch in self.launches):
             return "cpu"
         if any(launch.name.startswith("hip") for launch in self.launches) or "AMD" in self.device_name:
             return "hip"

@@ -8,9 +8,9 @@ that is counted, not guessed. RCCL's kernels have the id 0 from roctracer
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -38,70 +38,78 @@ class Sought(NamedTuple):
     why: Unknown = "none"
 
 
+_NONE, _EARLY, _UNCLEAR = Sought(None), Sought(None, "early"), Sought(None, "unclear")
+
+
 class Launches:
     """Launches of a trace, by correlation id. ``kernels`` are its device events, which tell whose a device is."""
 
     def __init__(self, trace: Trace, kernels: Sequence[Launched]) -> None:
+        self._kernels = kernels
         self._by_id: dict[int, list[Event]] = {}
+        again: set[int] = set()
         for event in trace.launches:
             correlation = decode_launch(event).correlation
-            if correlation >= 0:
-                self._by_id.setdefault(correlation, []).append(event)
-        for held in self._by_id.values():
+            if correlation < 0:
+                continue
+            held = self._by_id.setdefault(correlation, [])
+            held.append(event)
             if len(held) > 1:
-                held.sort(key=lambda event: event.start)
-        self._slack_us = SKEW_US - 2 * min(0.0, _median_delay(self._by_id, kernels))
-        self._process_of = self._processes(kernels)
-        self._shared = self._shared_ids(kernels)
+                again.add(correlation)
+        for correlation in again:
+            self._by_id[correlation].sort(key=lambda event: event.start)
 
     def of(self, kernel: Event, args: LaunchArgs) -> Sought:
         """The launch of a device event: the last one with its id, on its process, that had begun before it."""
         held = self._by_id.get(args.correlation)
         if held is None:
-            return Sought(None, "none" if args.correlation > 0 else "unclear")
-        latest = kernel.start + self._slack_us
+            return _NONE if args.correlation > 0 else _UNCLEAR
         if len(held) == 1:
-            return Sought(held[0]) if held[0].start <= latest else Sought(None, "early")
-        begun = held[: bisect_right(held, latest, key=lambda event: event.start)]
+            return Sought(held[0]) if self._has_begun(held[0], kernel) else _EARLY
+        begun = [event for event in held if self._has_begun(event, kernel)]
         if not begun:
-            return Sought(None, "early")
+            return _EARLY
         if len({event.pid for event in begun}) > 1:
             process = self._process_of.get(_device(kernel, args))
             begun = [event for event in begun if process is not None and event.pid == process[0]]
-        return Sought(begun[-1]) if begun else Sought(None, "unclear")
-
-    def _processes(self, kernels: Iterable[Launched]) -> dict[object, tuple[object]]:
-        """The process that has a device for itself, as far as ids tell that only one process gave."""
-        if all(len(held) == 1 for held in self._by_id.values()):
-            return {}
-        users: dict[object, set[object]] = defaultdict(set)
-        for event, args in kernels:
-            pids = {launch.pid for launch in self._by_id.get(args.correlation, ())}
-            if len(pids) == 1:
-                users[_device(event, args)] |= pids
-        return {device: (next(iter(pids)),) for device, pids in users.items() if len(pids) == 1}
+        return Sought(begun[-1]) if begun else _UNCLEAR
 
     def is_replay(self, found: Sought, args: LaunchArgs) -> bool:
         """Whether a graph was launched; without the launch in the file, whether many kernels share the id."""
         if found.launch is not None:
             return found.launch.name in GRAPH_LAUNCHES
-        return found.why == "none" and args.correlation in self._shared
+        return found.why == "none" and args.correlation in self._shared_ids
 
-    def _shared_ids(self, kernels: Iterable[Launched]) -> set[int]:
-        shared = Counter(args.correlation for event, args in kernels if (event.cat or "").lower() == "kernel")
+    def _has_begun(self, launch: Event, kernel: Event) -> bool:
+        late = launch.start - kernel.start
+        return late <= SKEW_US or late <= self._slack_us
+
+    @cached_property
+    def _slack_us(self) -> float:
+        """How late a launch may seem. Where the host's clock is ahead of the device's, twice the median of that."""
+        delays = [
+            event.start - self._by_id[args.correlation][0].start
+            for event, args in self._kernels
+            if len(self._by_id.get(args.correlation, ())) == 1
+        ]
+        return SKEW_US - 2 * min(0.0, median(delays)) if delays else SKEW_US
+
+    @cached_property
+    def _process_of(self) -> dict[object, tuple[object]]:
+        """The process that has a device for itself, as far as ids tell that only one process gave."""
+        users: dict[object, set[object]] = defaultdict(set)
+        for event, args in self._kernels:
+            pids = {launch.pid for launch in self._by_id.get(args.correlation, ())}
+            if len(pids) == 1:
+                users[_device(event, args)] |= pids
+        return {device: (next(iter(pids)),) for device, pids in users.items() if len(pids) == 1}
+
+    @cached_property
+    def _shared_ids(self) -> set[int]:
+        shared = Counter(args.correlation for event, args in self._kernels if (event.cat or "").lower() == "kernel")
         return {correlation for correlation, n in shared.items() if n > 1}
 
 
 def _device(kernel: Event, args: LaunchArgs) -> object:
     """Mergers of ranks renumber the process of a kernel, which stands for its device, and leave ``device`` alone."""
     return (kernel.pid, args.device)
-
-
-def _median_delay(launches: dict[int, list[Event]], kernels: Iterable[Launched]) -> float:
-    """Median time from a launch to its kernel where there is one of each, in microseconds; negative: clocks differ."""
-    delays = [
-        event.start - launches[args.correlation][0].start
-        for event, args in kernels
-        if len(launches.get(args.correlation, ())) == 1
-    ]
-    return median(delays) if delays else 0.0

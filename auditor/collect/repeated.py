@@ -24,6 +24,8 @@ def drop_repeated(trace: Trace) -> int:
 
 def _repeats(events: list[Event]) -> bool:
     lasting = [event for event in events if event.dur]
+    if len({(event.ts, event.dur, event.name) for event in lasting}) == len(lasting):
+        return False
     return len({_key(event) for event in lasting}) < len(lasting)
 
 

@@ -13,9 +13,9 @@ MOST_TRIES = 12
 """Ends of objects that are tried, from the last on. A cut event holds few: its ``args``, and text with braces."""
 
 _END = re.compile(rb"\}[ \t\r\n]*(?=[,\]])")
-_CLOSINGS = (b"", b"]}", b"}", b"]")
-"""Of what is open behind an event: nothing, the file's object and its list, the object only, a bare list."""
-_STEP = 1 << 16
+_IN_OBJECT, _IN_LIST = (b"]}", b"}"), (b"]",)
+"""What closes all that is open behind an event: the list in the file's object, or that alone; a bare list."""
+_WINDOW = 1 << 16
 
 
 def longest_whole(decoder: msgspec.json.Decoder[T], data: bytes, damaged: int | None = None) -> tuple[T, int] | None:
@@ -29,10 +29,10 @@ def longest_whole(decoder: msgspec.json.Decoder[T], data: bytes, damaged: int | 
     stop = len(data) if damaged is None else damaged
     if damaged is not None and (found := _decoded(decoder, data[:stop], b"")) is not None:
         return found, stop  # a whole document, and something behind it
+    closings = _IN_LIST if data[:_WINDOW].lstrip()[:1] == b"[" else _IN_OBJECT
     for end in _ends(data, stop):
-        whole = data[:end]
-        for closing in _CLOSINGS[1:]:
-            if (found := _decoded(decoder, whole, closing)) is not None:
+        for closing in closings:
+            if (found := _decoded(decoder, data[:end], closing)) is not None:
                 return found, end
     return None
 
@@ -49,10 +49,11 @@ def _decoded(decoder: msgspec.json.Decoder[T], whole: bytes, closing: bytes) -> 
 def _ends(data: bytes, stop: int) -> list[int]:
     """One past the brace of the last objects that end before ``stop``, the last first."""
     found: list[int] = []
-    begin = stop
+    begin, window = stop, _WINDOW
     while begin > 0 and len(found) < MOST_TRIES:
-        begin = max(begin - _STEP, 0)
+        begin, window = max(stop - window, 0), 2 * window  # twice as much each time: a text may be of any length
         found = [match.start() + 1 for match in _END.finditer(data, begin, stop)]
-    if data[:stop].rstrip()[-1:] == b"}":
-        found.append(len(data[:stop].rstrip()))
+    last = data[begin:stop].rstrip()
+    if last.endswith(b"}"):
+        found.append(begin + len(last))
     return found[: -MOST_TRIES - 1 : -1]

@@ -125,6 +125,34 @@ def test_what_follows_the_events_may_be_cut_too(tmp_path: Path) -> None:
     assert trace.partial
 
 
+def test_lost_kernels_do_not_make_a_gpu_a_cpu(tmp_path: Path) -> None:
+    # GIVEN a trace of a GPU as Kineto writes it: the device first, ops, launches, and the kernels last
+    made = sorted(events(), key=lambda event: ["cpu_op", "cuda_runtime", "kernel"].index(_rank(event)))
+    device = '{"deviceProperties": [{"id": 0, "name": "NVIDIA H100"}], "traceEvents": '
+    text = device + json.dumps(made) + "}"
+    path = tmp_path / "cut.json"
+
+    # WHEN its kernels are lost THEN it is still a GPU's, without kernels
+    path.write_text(text[: text.index('"cat": "kernel"')])
+    coverage = graph_from_trace(path, salvage=True).coverage
+    assert (coverage.kernels, coverage.linked) == (0, 0)
+    assert coverage.notes[-1].startswith("The trace holds launches and none of their kernels")
+
+    # AND where the launches are, too, it is refused
+    path.write_text(text[: text.index('"cat": "cuda_runtime"')])
+    with pytest.raises(AuditError, match="no kernel is in the part that is whole, as they come last"):
+        graph_from_trace(path, salvage=True)
+
+    # AND where nothing tells of a device the audit says what it takes the ops for
+    path.write_text(text[text.index("[{", len(device)) : text.index('"cat": "cuda_runtime"')])
+    assert "its ops are taken for a CPU's" in " ".join(graph_from_trace(path, salvage=True).coverage.notes)
+
+
+def _rank(event: Event) -> str:
+    cat = event.get("cat", "")
+    return "kernel" if cat == "kernel" else "cuda_runtime" if "correlation" in event.get("args", {}) else "cpu_op"
+
+
 def test_damage_in_the_middle_keeps_what_comes_before(tmp_path: Path) -> None:
     data = whole(tmp_path)
     at = data.index(b'"aten::sigmoid"')
