@@ -204,6 +204,8 @@ class Site(msgspec.Struct, kw_only=True):
     """
 
     ops: list[int]
+    unlinked: list[int] = []
+    """Indices into the run's kernels that no op is known for, in order; empty where the ops are known."""
     module: str = ""
     source: SourceInfo | None = None
     kernels: int = 0

@@ -109,8 +109,9 @@ class Held:
         ops = self.audit.graph.ops
         self.kernels_of_op = [[self.numbered.of(k) for k in op.kernels if not k.is_transfer] for op in ops]
         self.sites = [
-            Ours(finding, site, frozenset(n for i in site.ops for n in self.kernels_of_op[i]))
+            Ours(finding, site, self._numbers_of(site))
             for finding in self.audit.findings
+            if finding.family != "launch"  # it is about wall time, and claims no kernel
             for site in finding.places
         ]
         self.holders: dict[int, list[int]] = defaultdict(list)
@@ -125,6 +126,10 @@ class Held:
                 if made is not None and made is not op:
                     self.neighbours[op.index].add(made.index)
                     self.neighbours[made.index].add(op.index)
+
+    def _numbers_of(self, site: Site) -> frozenset[int]:
+        linked = {number for i in site.ops for number in self.kernels_of_op[i]}
+        return frozenset(linked | {self.numbered.of(self.audit.graph.unlinked[i]) for i in site.unlinked})
 
     def ops_of(self, ours: Ours) -> list[Op]:
         """The ops of a site, in order."""

@@ -97,7 +97,7 @@ def _worth(finding: Finding) -> float:
 def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:
     if candidate.waiting is not None:
         return Estimate(0.0, 0.0, candidate.waiting.told)
-    after = 1 if candidate.kernels_after is None else candidate.kernels_after
+    after = 1 if candidate.left is None else candidate.left
     together = candidate.launches_only
     return estimate(cost_of(candidate.region, candidate.rule.family, after, traffic, together), device)
 
@@ -187,7 +187,7 @@ def _site(candidate: Candidate, home: Op, priced: Estimate, model: StepModel) ->
         module=home.module,
         source=source_info(home.source),
         kernels=region.kernels,
-        kernels_after=candidate.remaining,
+        kernels_after=candidate.kernels_after,
         device_us=region.device_us,
         bytes_now=region.bytes_now,
         bytes_fused=region.bytes_fused,
@@ -208,7 +208,7 @@ def _of_step(candidate: Candidate, likely_us: float, model: StepModel) -> float:
     """Wall time that the site is worth."""
     if candidate.waiting is not None:
         return candidate.waiting.saved_us
-    return step_saving(likely_us, candidate.region.kernels - candidate.remaining, model)
+    return step_saving(likely_us, candidate.region.kernels - candidate.kernels_after, model)
 
 
 def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepModel) -> Finding:

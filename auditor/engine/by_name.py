@@ -63,6 +63,8 @@ class NamedSite:
     like: Candidate
     """A linked site of the same names."""
     kernels: tuple[Kernel, ...]
+    rows: tuple[int, ...]
+    """Their indices among the graph's unlinked kernels."""
     linked: int
     """Linked sites that have these names."""
 
@@ -74,13 +76,18 @@ def named_sites(graph: OpGraph, candidates: Sequence[Candidate]) -> list[NamedSi
     lines = _lines(graph, candidates)
     taken: set[int] = set()
     found = []
+    row = {id(kernel): i for i, kernel in enumerate(graph.unlinked)}
     for signature, members in _trusted(lines, candidates):
         for line in lines.values():
             for start in line.runs(signature.names, linked=False):
                 own = [line.kernels[start + i] for i, mine in enumerate(signature.own) if mine]
                 if taken.isdisjoint(map(id, own)):
                     taken.update(map(id, own))
-                    found.append(NamedSite(candidates[members[0]], tuple(own), len(members)))
+                    found.append(
+                        NamedSite(
+                            candidates[members[0]], tuple(own), tuple(row[id(kernel)] for kernel in own), len(members)
+                        )
+                    )
     return found
 
 
@@ -179,7 +186,7 @@ def _finding(like: Finding, sites: list[NamedSite]) -> Finding:
         fingerprint=hashlib.sha256(f"{like.fingerprint}|by name".encode()).hexdigest()[:16],
         sites=len(places),
         kernels=sum(place.kernels for place in places),
-        kernels_after=len(places),
+        kernels_after=sum(place.kernels_after for place in places),
         device_us=sum(place.device_us for place in places),
         provenance="inferred",
         phase=like.phase,
@@ -196,7 +203,9 @@ def _site(like: Finding, site: NamedSite) -> Site:
     linked = f"{site.linked} linked site{'' if site.linked == 1 else 's'}"
     return Site(
         ops=[],
+        unlinked=list(site.rows),
         kernels=len(site.kernels),
+        kernels_after=site.like.kernels_after,
         device_us=sum(kernel.dur_us for kernel in site.kernels),
         variant=like.variant,
         formula=_UNKNOWN.format(linked),

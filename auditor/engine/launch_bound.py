@@ -70,7 +70,7 @@ def propose_launch_bound(graph: Canonical, rule: Rule, taken: Set[int]) -> Propo
 
 def _candidate(rule: Rule, region: Region, waiting: Waiting) -> Candidate:
     return Candidate(
-        rule, region, kernels_after=0, example=region.ops[:1], waiting=waiting,
+        rule, region, left=0, example=region.ops[:1], waiting=waiting,
         instead='torch.compile(model, mode="reduce-overhead"), or torch.cuda.CUDAGraph around fixed shapes',
     )  # fmt: skip
 

@@ -49,7 +49,7 @@ def propose_movement(graph: Canonical, rule: Rule, taken: Set[int]) -> Proposals
             continue
         region.moves(())
         gone.update(op.index for op in region.ops)
-        found.candidates.append(Candidate(rule, region, {"kind": kind}, kernels_after=0, instead=_INSTEAD[kind]))
+        found.candidates.append(Candidate(rule, region, {"kind": kind}, left=0, instead=_INSTEAD[kind]))
     return found
 
 

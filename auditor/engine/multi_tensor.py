@@ -47,7 +47,7 @@ def _candidate(graph: Canonical, rule: Rule, region: Region, where: str) -> Cand
     region.moves(graph.traffic(op) for op in ops)
     after = multi_tensor_launches([_numel(op) for op in ops], _lists(ops[0]))
     return Candidate(
-        rule, region, {"where": where} if where else {}, kernels_after=after, launches_only=True, example=ops[:1],
+        rule, region, {"where": where} if where else {}, left=after, launches_only=True, example=ops[:1],
         instead=_instead(ops[0].name, where),
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ def _candidate(graph: Canonical, rule: Rule, name: str, region: Region, on_cpu: 
         region.moves(graph.traffic(op) for op in loop)
     after = _fused(name, loop, sizes, on_cpu) if fused else _foreach(loop, sizes)
     return Candidate(
-        rule, region, {"optimizer": name} if name else {}, kernels_after=after,
+        rule, region, {"optimizer": name} if name else {}, left=after,
         launches_only=region.bytes_fused >= region.bytes_now,
         instead=_instead(name),
         example=tuple(loop[: max(1, round(len(loop) / len(sizes)))]),

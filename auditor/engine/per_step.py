@@ -28,10 +28,11 @@ def per_step(graph: OpGraph, findings: Sequence[Finding], traffic: Callable[[Op]
     for op, step in zip(graph.ops, of_op, strict=True):
         if op.kernels:
             held[step].take(op.name, op.kernels, traffic(op).total)
-    for kernel, step in zip(graph.unlinked, steps_of_unlinked(graph), strict=True):
+    of_unlinked = steps_of_unlinked(graph)
+    for kernel, step in zip(graph.unlinked, of_unlinked, strict=True):
         held[step].take("", (kernel,), 0)
     for site in (site for finding in findings for site in finding.places):
-        site.step = of_op[site.ops[0]] if site.ops else -1
+        site.step = of_op[site.ops[0]] if site.ops else of_unlinked[site.unlinked[0]]
         held[site.step].sites.append(site)
     each = [_figures(span.name, span.complete, h) for span, h in zip(spans, held, strict=False)]
     _time(each, spans, held, serial=graph.device_kind == "cpu")

@@ -41,8 +41,8 @@ class Candidate:
     variant: dict[str, str] = field(default_factory=dict)
     match: Match | None = None
     """What the pattern bound; None for chains, siblings and what is detected."""
-    kernels_after: int | None = None
-    """Kernels that would remain of the site; None: one, and what its native ops keep."""
+    left: int | None = None
+    """Kernels that would remain of the site, where that is not one fused kernel."""
     launches_only: bool = False
     """The kernels that remain move what these move: only launches are saved."""
     example: tuple[Op, ...] = ()
@@ -57,9 +57,9 @@ class Candidate:
         return self.region.bytes_now - self.region.bytes_fused
 
     @property
-    def remaining(self) -> int:
-        """Kernels that would remain of the site."""
-        return remaining(self.region.ops, self.rule.family) if self.kernels_after is None else self.kernels_after
+    def kernels_after(self) -> int:
+        """Kernels that would remain of the site: one, and what its native ops keep."""
+        return remaining(self.region.ops, self.rule.family) if self.left is None else self.left
 
 
 Deferred = tuple[Search, Node]

@@ -54,7 +54,7 @@ def propose_weight_casts(graph: Canonical, rule: Rule, taken: Set[int]) -> Propo
 def _candidate(rule: Rule, region: Region, changes: bool, dtype: str) -> Candidate:
     when = "in the same step" if changes else "in every step"
     instead = f"one cast to {dtype} for all uses in a step" if changes else f"the module cast to {dtype} once, by .to()"
-    return Candidate(rule, region, {"again": when}, kernels_after=0, instead=instead)
+    return Candidate(rule, region, {"again": when}, left=0, instead=instead)
 
 
 def _is_of_weight(graph: Canonical, node: Node) -> bool:

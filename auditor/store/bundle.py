@@ -259,12 +259,16 @@ def _check_ops_of(document: Document | None, tables: dict[str, pyarrow.Table]) -
         if name in tables:
             ends = pyarrow.compute.min_max(tables[name].column("op")).as_py()
             _check_rows([row for row in ends.values() if row is not None], ops, f"{name}.parquet")
+    loose = tables["kernels"].column("op").null_count if "kernels" in tables else 0
     if "ops" in tables and document is not None:
         for finding in document.findings:
             for site in finding.places:
                 _check_rows(site.ops, ops, "document.json")
+                _check_rows(site.unlinked, loose, "document.json")
 
 
 def _check_rows(rows: list[int], ops: int, name: str) -> None:
     if not all(0 <= row < ops for row in rows):
-        raise AuditError(f"the bundle's {name} names an op that its tables don't have; record the run again")
+        raise AuditError(
+            f"the bundle's {name} names an op or a kernel that its tables don't have; record the run again"
+        )

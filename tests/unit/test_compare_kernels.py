@@ -94,8 +94,8 @@ def test_by_kernel_ops_are_told_apart_by_their_shapes(pair: tuple[Audit, Audit])
 
 def test_findings_of_one_model_on_two_devices_are_the_same(pair: tuple[Audit, Audit]) -> None:
     found = compare(*(snapshot_of(audit.document) for audit in pair))
-    assert [change.change for change in found.findings] == ["same"] * len(found.findings)
-    assert found.findings
+    # a batch norm is two kernels on the other, and stays two
+    assert {change.rule: change.change for change in found.findings} == {"FUS209": "more", "FUS301": "same"}
     assert any("2 steps before, 3 steps after" in remark for remark in found.remarks)
 
 
