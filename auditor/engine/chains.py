@@ -19,6 +19,7 @@ from auditor.graph.canonical import Canonical
 from auditor.graph.model import ACCUMULATE, Op
 from auditor.graph.nodes import CValue, Node
 from auditor.graph.ops import base_name, kind_of
+from auditor.graph.promotion import may_be_number
 
 JOINING_MOVEMENT = frozenset(
     {"aten.cat", "aten.stack", "aten.slice_backward", "aten.select_backward", "aten.constant_pad_nd"}
@@ -63,6 +64,8 @@ def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals
         if sum(op.launches > 0 for op in ops) < least:  # the kernels of one op are nobody's to join but its own
             continue
         region = check(graph, _with_constants(graph, ops, claimed), None)
+        if isinstance(region, Region) and _reads_numbers_only(region):  # no kernel replaces what makes its own input
+            region = check(graph, ops, None)
         if isinstance(region, Refusal):
             refusals.append(region)
             pending.extend(_pieces(nodes, region.op))
@@ -96,6 +99,10 @@ def _with_constants(graph: Canonical, ops: list[Op], claimed: Set[int]) -> list[
                 inside.add(made.index)
                 ops = [*ops, made]
     return ops
+
+
+def _reads_numbers_only(region: Region) -> bool:
+    return all(may_be_number(value.dtype, value.shape, value.device) for value in region.inputs)
 
 
 def _pieces(nodes: list[Node], culprit: Op) -> list[list[Node]]:

@@ -48,6 +48,8 @@ def chains(graph: str, *claimed: int) -> list[list[int]]:
         # constants that nobody else reads
         ("a = aten.exp(x)\nc = aten.full([32, 16], 2.0)\ny = aten.mul(a, c)", [[0, 1, 2]]),
         ("a = aten.exp(x)\nc = aten.full([32, 16], 2.0)\ny = aten.mul(a, c)\nd = aten.mm(c, m)", [[0, 2]]),
+        # a table made of nothing reads its range: a replacement needs a tensor
+        ("r: i64[16] = aten.arange(16)\na = aten.neg(r)\nb = aten.div(a, 8)\ny = aten.exp(b)", [[1, 2, 3]]),
         # a reduction over columns ends the kernel for the elements it came from
         ("r = aten.amax(x, [0], True)\ny = aten.sub(x, r)", []),
         ("r = aten.sum(x)\ny = aten.sub(x, r)", []),
