@@ -164,7 +164,7 @@ def _takes(reader: Op, source: Value, out: Value) -> bool:
 def _cut_apart(graph: Canonical, node: Node) -> bool:
     """Whether a concatenation is only read in parts, each of which lies in one of what was joined."""
     out = node.outs[0]
-    parts, dim = node.args[0], node.args[1] if len(node.args) > 1 else 0
+    parts, dim = node.args[0] if node.args else None, node.args[1] if len(node.args) > 1 else 0
     shape = _out(node).shape
     if graph.owners[_out(node).id].id in graph.escaping or not out.users or not isinstance(parts, tuple):
         return False
@@ -182,7 +182,7 @@ def _cut_apart(graph: Canonical, node: Node) -> bool:
 
 
 def _in_one(user: Node, dim: int, rank: int, bounds: list[int]) -> bool:
-    if user.kind != "slice" or not isinstance(user.args[1], int) or user.args[1] % rank != dim:
+    if user.kind != "slice" or len(user.args) < 4 or not isinstance(user.args[1], int) or user.args[1] % rank != dim:
         return False
     start, stop = user.args[2], user.args[3]
     return any(low <= start and stop <= high for low, high in pairwise(bounds))
