@@ -45,7 +45,7 @@ def test_a_rule_has_its_docs_kernels_and_history(store: Store) -> None:
 def test_a_rule_that_is_not_there() -> None:
     said = text(page("rule").layout(rule_id=HOSTILE))
 
-    assert "is loaded here; there are: FUS101, FUS201" in said
+    assert "is loaded here; there are: FUS101, FUS102" in said
     assert "\x1b" not in said
 
 
