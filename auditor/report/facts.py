@@ -11,7 +11,7 @@ from pathlib import Path
 
 from auditor.document import Document, Finding, Refused, Run, SourceInfo
 from auditor.report import steps
-from auditor.report.format import clip, count, duration, from_to, percent, plural, ratio, safe, share, speedup
+from auditor.report.format import UNKNOWN, clip, count, duration, from_to, percent, plural, ratio, safe, share, speedup
 
 LAUNCHES = "launch"
 """The family of findings about wall time alone: launches that the device waits for, with kernels of other findings."""
@@ -88,6 +88,11 @@ def kernel_time(finding: Finding) -> str:
     """What its kernels take now, as :func:`kernels`."""
     unknown = "–" if finding.family == LAUNCHES else "not timed"
     return duration(finding.device_us) if finding.device_us else unknown
+
+
+def time_saved(finding: Finding) -> str:
+    """Kernel time that is likely saved; not known where only names of kernels are."""
+    return UNKNOWN if by_name(finding) else duration(finding.saving.likely_us)
 
 
 def refusals(document: Document, relative_to: Path | None = None) -> list[Refusal]:

@@ -50,7 +50,7 @@ def _row(finding: Finding) -> str:
         count(finding.sites),
         facts.kernels(finding),
         facts.traffic(finding),
-        duration(finding.saving.likely_us),
+        facts.time_saved(finding),
     )
     left = "".join(f'<td style="{_TEXT}">{escape(text)}</td>' for text in texts)
     right = "".join(f'<td style="{_NUMBER}">{number}</td>' for number in numbers)

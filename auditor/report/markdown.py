@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from auditor.document import Document, Finding
 from auditor.report import facts, headline, kernels, ranks, steps
 from auditor.report.facts import Fact
-from auditor.report.format import clip, count, duration, plural, safe, share
+from auditor.report.format import UNKNOWN, clip, count, duration, plural, safe, share
 from auditor.report.svg import escape
 
 _ROWS, _FOLDED = 40, 15
@@ -118,8 +118,8 @@ def _row(finding: Finding) -> list[str]:
         facts.kernels(finding),
         facts.traffic(finding),
         facts.kernel_time(finding),
-        duration(saving.likely_us),
-        duration(saving.step_us),
+        facts.time_saved(finding),
+        UNKNOWN if facts.by_name(finding) else duration(saving.step_us),
     ]
 
 

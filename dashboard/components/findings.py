@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from auditor.document import Document, Finding
 from auditor.report import facts
-from auditor.report.format import count, duration, percent, ratio, safe, share
+from auditor.report.format import count, percent, ratio, safe, share
 from dashboard.components import badges, links
 from dashboard.components.tables import table
 from dashboard.data.severity import RuleSettings, rule_settings
@@ -24,6 +24,7 @@ def findings_table(document: Document, findings: list[Finding], caption: str) ->
 
 
 def _row(document: Document, finding: Finding, settings: RuleSettings) -> list[Any]:
+    known = document.totals.step_us and not facts.by_name(finding)
     return [
         _name(document, finding, settings),
         [html.Code(facts.place(finding.source) or "no source line"), html.Div(facts.owner(finding), className="dim")],
@@ -31,8 +32,8 @@ def _row(document: Document, finding: Finding, settings: RuleSettings) -> list[A
         facts.kernels(finding),
         facts.traffic(finding),
         facts.kernel_time(finding),
-        [duration(finding.saving.likely_us), _meter(finding)],
-        share(finding.saving.step_us, document.totals.step_us) if document.totals.step_us else "–",
+        [facts.time_saved(finding), _meter(finding)],
+        share(finding.saving.step_us, document.totals.step_us) if known else "–",
     ]
 
 
@@ -50,7 +51,7 @@ def _name(document: Document, finding: Finding, settings: RuleSettings) -> list[
 def _meter(finding: Finding) -> html.Span | None:
     """The part of the finding's own time that would go, as a bar; the words are its title."""
     part = ratio(finding.saving.likely_us, finding.device_us)
-    if part is None:
+    if part is None or facts.by_name(finding):
         return None
     width = f"{100 * min(max(part, 0.0), 1.0):.0f}%"
     return html.Span(html.Span(style={"width": width}), className="meter", title=f"{percent(part)} of its kernel time")

@@ -10,7 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from auditor.document import Document, Finding
 from auditor.errors import AuditError
-from auditor.report import facts, headline, ranks, steps
+from auditor.report import facts, headline, kernels, ranks, steps
 from auditor.report.format import count, duration, percent, plural, ratio, safe, share, size
 from dashboard.components import links
 from dashboard.components.code import commands, details
@@ -28,6 +28,8 @@ dash.register_page(__name__, path_template="/run/<run_id>", title="Run · Fusion
 
 _SHOWN = 25
 """Findings shown at once; the others are in a fold."""
+_FUSIONS = 20
+"""Rows of fusions that are live, and of kernels that nobody knows."""
 _KERNELS = 12
 """Rows of the table beside the roofline."""
 
@@ -48,6 +50,8 @@ def layout(run_id: str = "latest", **_: str) -> html.Div:
         _findings(document),
         _refused(document),
         _suppressed(document),
+        _live(document),
+        _unplaced(document),
         _stands_on(document),
         section("What next", commands(f"{s.command}  # {s.why}" for s in facts.next_steps(document))),
     )
@@ -110,6 +114,24 @@ def _steps(document: Document) -> html.Section | None:
     grid = table("A row for each step of the trace", steps.HEAD, steps.rows(held), numbers=steps.NUMBERS)
     left = steps.left_out(held)
     return section(steps.title(held).capitalize(), grid, *([html.P(left)] if left else []))
+
+
+def _live(document: Document) -> html.Section | None:
+    if not document.live:
+        return None
+    rows = kernels.live_rows(document, _FUSIONS)
+    return section(
+        kernels.live_title(document).capitalize(),
+        table("Kernels that are fused already, the longest time first", kernels.LIVE, rows, numbers=(2, 3)),
+    )
+
+
+def _unplaced(document: Document) -> html.Section | None:
+    title = kernels.other_title(document)
+    if not title:
+        return None
+    rows = kernels.other_rows(document, _FUSIONS)
+    return section(title, table("Kernels of no known family", kernels.OTHER, rows, numbers=(1, 2)))
 
 
 def _findings(document: Document) -> html.Section:

@@ -6,7 +6,7 @@ import pytest
 from audited import GATES, HOSTILE, finding_of, save, save_fix
 from shown import labels, links, page, text
 
-from auditor.document import Rank, StepFigures, Steps
+from auditor.document import FamilyTotal, LiveFusion, Rank, StepFigures, Steps, Unplaced
 from auditor.store import Store
 from auditor.store.rule_settings import RuleSetting
 
@@ -53,6 +53,20 @@ def test_a_trace_of_several_steps_has_a_row_for_each(store: Store) -> None:
     assert "2 steps" in said
     assert "ProfilerStep#1" in said
     assert "901 µs" in said
+    assert "\x1b" not in said
+
+
+def test_fusions_that_are_live_and_kernels_that_nobody_knows_are_listed(store: Store) -> None:
+    document = store.load(save(store)).document
+    document.live = [LiveFusion(library="vLLM", what="residual add + RMS norm", kernels=48, device_us=90.0)]
+    document.families = [FamilyTotal(family="other", kernels=3, device_us=12.0)]
+    document.unplaced = [Unplaced(name=f"k {HOSTILE}", kernels=3, device_us=12.0)]
+
+    said = text(page("overview").layout(run_id=store.save(document, {})))
+
+    assert "Fusion is live here: 48 kernels, 90.0 µs" in said
+    assert "vLLM residual add + RMS norm 48 90.0 µs" in " ".join(said.split())
+    assert "3 kernels of no known family, 12.0 µs" in said
     assert "\x1b" not in said
 
 
