@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from auditor.collect.closures import BACKWARD
+from auditor.collect.closures import is_backward_node
 from auditor.collect.kineto import Event, Trace, by_thread, decode_launch, decode_op
 from auditor.collect.recorded_inputs import TensorSpec, decode_inputs, raw_inputs, tensors_in
 
@@ -46,7 +46,7 @@ def _of_ops(trace: Trace, ops: Sequence[Event]) -> Repetition | None:
     launching = max(by_thread(ops).items(), key=lambda held: (held[0] == thread, len(held[1])))[1]
     outer = _outermost(launching)
     period = smallest_period([event.name for event in outer])
-    if not period or not _is_step(outer, period, training=any(e.name.startswith(BACKWARD) for e in trace.cpu_ops)):
+    if not period or not _is_step(outer, period, training=any(is_backward_node(e.name) for e in trace.cpu_ops)):
         return None
     at = _rotation(outer, period)
     starts = [event.start for event in outer[at::period]]

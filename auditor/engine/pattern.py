@@ -25,42 +25,14 @@ from auditor.errors import AuditError
 from auditor.graph.normal import ConstantVariable, normalise_call
 from auditor.graph.ops import COMMUTATIVE, GEMM
 
+_ACTIVATIONS = (
+    "gelu", "silu", "tanh", "sigmoid", "elu", "leaky_relu", "hardswish", "hardsigmoid", "hardtanh", "mish", "softplus",
+)  # fmt: skip
+
 OP_CLASSES: dict[str, frozenset[str]] = {
     "gemm": frozenset(n.removeprefix("aten.") for n in GEMM if "backward" not in n),
-    "activation": frozenset(
-        [
-            "relu",
-            "gelu",
-            "silu",
-            "tanh",
-            "sigmoid",
-            "elu",
-            "leaky_relu",
-            "hardswish",
-            "hardsigmoid",
-            "hardtanh",
-            "relu6",
-            "mish",
-            "softplus",
-        ]
-    ),
-    "activation_backward": frozenset(
-        f"{name}_backward"
-        for name in (
-            "threshold",
-            "gelu",
-            "silu",
-            "tanh",
-            "sigmoid",
-            "elu",
-            "leaky_relu",
-            "hardswish",
-            "hardsigmoid",
-            "hardtanh",
-            "mish",
-            "softplus",
-        )
-    ),
+    "activation": frozenset(("relu", "relu6", *_ACTIVATIONS)),
+    "activation_backward": frozenset(f"{name}_backward" for name in ("threshold", *_ACTIVATIONS)),
     "matmul": frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear"}),
     "rounding": frozenset({"round", "clamp"}),
     "nll_loss": frozenset({"nll_loss", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward"}),

@@ -110,3 +110,15 @@ def training(trace: TraceMaker, vendor: str = "cuda") -> None:
     begin = trace.now
     trace.ops([Made("aten::add_", [[64, 64], [64, 64]], [("update", 5.0)]) for _ in range(3)])
     trace.mark("Optimizer.step#SGD.step", begin)
+
+
+def cut_at_both_ends(trace: TraceMaker) -> TraceMaker:
+    """The end of a step, three whole ones, and the begin of another, after what ``trace`` holds already."""
+    trace.ops(model()[6:])
+    begin = trace.now
+    trace.ops([Made("aten::add_", [[64, 64], [64, 64]], [("update", 5.0)]) for _ in range(3)])
+    trace.mark("Optimizer.step#SGD.step", begin)
+    for _ in range(3):
+        training(trace)
+    trace.ops(model()[:5])
+    return trace

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from step_traces import Made, TraceMaker, model, training
+from step_traces import Made, TraceMaker, cut_at_both_ends, model, training
 
 from auditor.api import audit_trace
 from auditor.audit import Audit
@@ -35,18 +35,11 @@ def audited(trace: TraceMaker, tmp_path: Path) -> Audit:
     return audit_trace(trace.write(tmp_path), config=Config())
 
 
-def cut_at_both_ends() -> TraceMaker:
-    """Two kernels of an earlier step, the end of a step, three whole ones, and the begin of another."""
+def cut_with_an_earlier_step() -> TraceMaker:
+    """Two kernels of an earlier step, then a window that cuts a step at either end."""
     trace = TraceMaker()
     trace.early([("early_gemm", 50.0), ("early_mul", 7.0)], correlation=9999, ready=1000.0)
-    trace.ops(model()[6:])
-    begin = trace.now
-    trace.ops([Made("aten::add_", [[64, 64], [64, 64]], [("update", 5.0)]) for _ in range(3)])
-    trace.mark("Optimizer.step#SGD.step", begin)
-    for _ in range(3):
-        training(trace)
-    trace.ops(model()[:5])
-    return trace
+    return cut_at_both_ends(trace)
 
 
 def all_of(document: Document) -> list[StepFigures]:
@@ -55,7 +48,7 @@ def all_of(document: Document) -> list[StepFigures]:
 
 
 def test_steps_and_what_is_in_none_add_up_to_the_totals(tmp_path: Path) -> None:
-    document = audited(cut_at_both_ends(), tmp_path).document
+    document = audited(cut_with_an_earlier_step(), tmp_path).document
     for key in COUNTS:
         assert sum(getattr(step, key) for step in all_of(document)) == getattr(document.totals, key), key
     for key in TIMES:
@@ -66,7 +59,7 @@ def test_steps_and_what_is_in_none_add_up_to_the_totals(tmp_path: Path) -> None:
 
 def test_each_step_has_what_was_launched_in_it(tmp_path: Path) -> None:
     # GIVEN three whole steps of 13 kernels, a part of one before and after, and kernels launched before the window
-    document = audited(cut_at_both_ends(), tmp_path).document
+    document = audited(cut_with_an_earlier_step(), tmp_path).document
     steps = document.steps
     assert steps is not None
 
@@ -133,7 +126,7 @@ def test_a_finding_says_in_which_steps_it_is(tmp_path: Path) -> None:
 
 
 def test_reports_tell_the_steps(tmp_path: Path) -> None:
-    document = audited(cut_at_both_ends(), tmp_path).document
+    document = audited(cut_with_an_earlier_step(), tmp_path).document
     assert sentence(document).startswith(
         "3 steps and 2 cut by the window, told by Optimizer.step#SGD.step · 13 kernels with "
     )
@@ -201,7 +194,7 @@ def test_a_trace_of_one_step_says_no_more_of_it(tmp_path: Path) -> None:
 
 def test_figures_of_a_step_are_those_of_whole_steps(tmp_path: Path) -> None:
     # GIVEN a window that holds parts of steps, and one that holds the whole ones only
-    cut = audited(cut_at_both_ends(), tmp_path).document
+    cut = audited(cut_with_an_earlier_step(), tmp_path).document
     trace = TraceMaker()
     for _ in range(3):
         training(trace)
@@ -261,7 +254,7 @@ def test_steps_of_any_events_lie_apart_and_add_up(events: list[tuple[str, int, i
 
 
 def test_stored_graphs_keep_their_steps(tmp_path: Path) -> None:
-    graph = audited(cut_at_both_ends(), tmp_path).graph
+    graph = audited(cut_with_an_earlier_step(), tmp_path).graph
     read = from_tables(to_tables(graph))
     assert read.steps == graph.steps
     assert read.steps.complete == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from step_traces import Made, TraceMaker, model, training
+from step_traces import Made, TraceMaker, cut_at_both_ends, model, training
 
 from auditor.collect.kineto import load_trace
 from auditor.collect.repetition import smallest_period
@@ -257,14 +257,7 @@ def test_replays_are_steps_where_a_few_ops_run_beside_them(tmp_path: Path) -> No
 
 def test_steps_that_the_window_cut_are_told_apart(tmp_path: Path) -> None:
     # GIVEN a window that opens before the backward pass of a step and closes in the forward of another
-    trace = TraceMaker()
-    trace.ops(model()[6:])
-    begin = trace.now
-    trace.ops([Made("aten::add_", [[64, 64], [64, 64]], [("update", 5.0)]) for _ in range(3)])
-    trace.mark("Optimizer.step#SGD.step", begin)
-    for _ in range(3):
-        training(trace)
-    trace.ops(model()[:5])
+    trace = cut_at_both_ends(TraceMaker())
 
     # THEN three whole steps lie between two parts
     assert told(found(trace, tmp_path)) == ("optimizer", [False, True, True, True, False])
