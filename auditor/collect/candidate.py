@@ -6,6 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import msgspec
+
+from auditor.collect.dispatched import bare
 from auditor.collect.partial import Partial
 from auditor.collect.recorded_inputs import TensorSpec
 from auditor.graph.model import Value
@@ -14,9 +17,8 @@ NORMS = frozenset({"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::na
 _NEVER = float("inf")
 
 
-@dataclass(slots=True, eq=False)
-class Candidate:
-    """A value made earlier. ``op`` numbers the ops of the thread."""
+class Candidate(msgspec.Struct, eq=False, gc=False):
+    """A value made earlier. ``op`` numbers the ops of the thread. One for each output of a trace."""
 
     value: Value
     spec: TensorSpec
@@ -56,8 +58,7 @@ class Candidate:
         return self.root or self
 
 
-@dataclass(slots=True)
-class Read:
+class Read(msgspec.Struct, eq=False, gc=False):
     """An op whose inputs are to be linked."""
 
     op_name: str
@@ -85,21 +86,55 @@ _NEVER_OF_ITSELF = frozenset(
     )
     for underscore in ("", "_")
 )  # fmt: skip
-_COUNTS = frozenset({"aten::add", "aten::add_"})
 _CONVOLUTIONS = frozenset({"aten::convolution", "aten::cudnn_convolution", "aten::miopen_convolution"})
 
 
-def never_of_itself(name: str, spec: TensorSpec) -> bool:
-    """Whether nobody writes ``f(f(x))`` of op ``name``: it changes nothing the second time, or is a layer's end.
+_KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
+_POWERS = frozenset({"pow", "square", "abs"})
+_PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
 
-    One counter is not the next one's: batch norms count what they have seen.
+
+@dataclass(slots=True, frozen=True)
+class Manner:
+    """What the name of an op tells of its reads and its results: asked for every op of a trace, worked out once."""
+
+    base: str
+    """``add`` of ``aten::add``."""
+    in_place: bool
+    pairs: bool
+    """An elementwise op of two inputs that may look alike."""
+    adds: bool
+    power: bool
+    gates: bool
+    """A product, which may be one with a gate."""
+    keeps_linear: bool
+    """It scales or casts: of a linear image it makes another one."""
+    normalises: bool
+    """A batch norm: nobody else reads the convolution that it reads."""
+    once: bool
+    """Nobody writes ``f(f(x))`` of it: it changes nothing the second time, or is a layer's end."""
+
+
+@cache
+def manner_of(name: str) -> Manner:
+    """Of the op called ``name`` (``aten::add``)."""
+    base = bare(name)
+    return Manner(
+        base, name.endswith("_"), base in _PAIRS, base in ("add", "add_"), base in _POWERS, name == "aten::mul",
+        base in _KEEPS_LINEAR, name.endswith("batch_norm"), name in _NEVER_OF_ITSELF,
+    )  # fmt: skip
+
+
+def never_of_itself(manner: Manner, spec: TensorSpec) -> bool:
+    """Whether nobody writes ``f(f(x))`` of such an op. One counter is not the next one's: batch norms count what they
+    have seen.
     """
-    return name in _NEVER_OF_ITSELF or (name in _COUNTS and not spec.shape and spec.dtype in ("i64", "i32"))
+    return manner.once or (manner.adds and not spec.shape and spec.dtype in ("i64", "i32"))
 
 
-def reads_convolved(name: str, candidate: Candidate) -> bool:
-    """Whether op ``name`` normalises what a convolution made."""
-    return name.endswith("batch_norm") and candidate.maker[0] in _CONVOLUTIONS
+def is_convolved(candidate: Candidate) -> bool:
+    """Whether a convolution made it."""
+    return candidate.maker[0] in _CONVOLUTIONS
 
 
 def made_alike(one: Candidate, other: Candidate) -> bool:

@@ -23,6 +23,7 @@ _KEPT_PARTIAL = 16
 _FAR = 32
 """Ops between two values that are not siblings, where no Python calls tell."""
 _READ, _OP = attrgetter("read"), attrgetter("op")
+_NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -46,14 +47,15 @@ class Candidates:
         ``steps``: when each step of the trace starts, ascending; activations do not outlive theirs.
         """
         self._steps = steps
-        self._begun = 0
+        self._next_step = steps[0] if steps else _NEVER
         self._frames = frames
         self._next_start = next_start
         self._step = _Step()
 
     def add(self, candidate: Candidate, time: float) -> None:
         """Hold ``candidate``, made by an op that started at ``time``."""
-        self._enter(time)
+        if time >= self._next_step:
+            self._enter(time)
         step = self._step
         if candidate.root is not None:
             step.views.setdefault(id(candidate.root), []).append(candidate)
@@ -79,9 +81,9 @@ class Candidates:
 
     def _enter(self, time: float) -> None:
         """A new step drops what the last one left, before its first op reads or makes anything."""
-        if self._begun < len(self._steps) and time >= self._steps[self._begun]:
-            self._begun = bisect_right(self._steps, time)
-            self._step = _Step()
+        begun = bisect_right(self._steps, time)
+        self._next_step = self._steps[begun] if begun < len(self._steps) else _NEVER
+        self._step = _Step()
 
     def settle(self, candidate: Candidate, partial: Partial) -> None:
         """Hold a value of which only ``partial`` was known under the looks that it has now."""
@@ -92,7 +94,8 @@ class Candidates:
 
     def looks_with_shape(self, spec: TensorSpec, time: float) -> TensorSpec | None:
         """Looks of the most recent reachable value with the shape and strides of ``spec``, whatever its dtype."""
-        self._enter(time)
+        if time >= self._next_step:
+            self._enter(time)
         alike = self._step.alike.get((spec.shape, spec.strides), ())
         best = max((c for s in alike for c in self.reachable(s, time)), key=lambda c: (-c.read, c.op), default=None)
         return best.spec if best else None
@@ -105,14 +108,16 @@ class Candidates:
 
     def reachable(self, spec: TensorSpec, time: float) -> list[Candidate]:
         """Values that look like ``spec``, oldest first; what can be read no more is dropped for good."""
-        self._enter(time)
-        held = self._step.held.get(spec)
+        if time >= self._next_step:
+            self._enter(time)
+        step = self._step
+        held = step.held.get(spec)
         if not held:
-            return sorted(self._fitting(spec, time), key=_OP) if self._step.partial else []
+            return sorted(self._fitting(spec, time), key=_OP) if step.partial else []
         reachable = [c for c in held if not c.stale and (time < c.home_until or self._outlives_its_call(c, time))]
         if len(reachable) < len(held):
-            self._step.held[spec] = reachable
-        if self._step.partial and (fitting := self._fitting(spec, time)):
+            step.held[spec] = reachable
+        if step.partial and (fitting := self._fitting(spec, time)):
             fitting = [c for c in fitting if not reachable or _made_such(c, spec)]
             return sorted([*reachable, *fitting], key=_OP)
         return reachable
@@ -142,20 +147,26 @@ class Candidates:
         if read.avoid is not None:
             reachable = [c for c in reachable if c is not read.avoid]
         readers = [c.read - c.gemms for c in reachable] if feeds_gemm else [c.read for c in reachable]
-        for count in sorted(set(readers)):
-            fewest = [c for c, n in zip(reachable, readers, strict=True) if n == count]
-            plausible = [c for c in fewest if not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)]
+        fewest = min(readers)
+        count: int | None = fewest
+        while count is not None:
+            plausible = [
+                c
+                for c, n in zip(reachable, readers, strict=True)
+                if n == count and not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)
+            ]
             if plausible:
                 return self._first(_into_the_module(plausible, read) if count else plausible, read)
-        return self._first([c for c, n in zip(reachable, readers, strict=True) if n == min(readers)], read)
+            count = min([n for n in readers if n > count], default=None)
+        return self._first([c for c, n in zip(reachable, readers, strict=True) if n == fewest], read)
 
     def _first(self, tied: Sequence[Candidate], read: Read) -> Candidate:
+        if len(tied) == 1:
+            return tied[0]
         return self._first_sibling(tied) if read.in_order else max(tied, key=_OP)
 
     def _first_sibling(self, tied: Sequence[Candidate]) -> Candidate:
         """The most recent; but of values made in parallel (q, k and v; cos and sin), code reads the first first."""
-        if len(tied) == 1:
-            return tied[0]
         best = max(tied, key=_OP)
         for candidate in tied:
             near = candidate.home == best.home if self._frames is not None else best.op - candidate.op < _FAR
@@ -169,10 +180,11 @@ class Candidates:
         The answer stands until the next call around it returns: who reads it from now on is outside of this one.
         """
         if self._frames is None:
-            candidate.home_until = float("inf")
+            candidate.home_until = _NEVER
             return True
-        call, candidate.home = self._frames.returned(candidate.frame, time)
-        candidate.home_until = self._frames.ends[candidate.home] if candidate.home >= 0 else float("inf")
+        call, home = self._frames.returned(candidate.frame, time)
+        candidate.home = home
+        candidate.home_until = self._frames.ends[home] if home >= 0 else _NEVER
         if call < 0:
             return True
         end = self._frames.ends[call]

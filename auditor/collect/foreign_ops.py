@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+import msgspec
+
+from auditor.collect.candidate import Manner, manner_of
 from auditor.collect.closures import BACKWARD, OPTIMIZER, is_backward_node, scope_of
 from auditor.collect.dispatched import (
     bare,
@@ -39,6 +42,7 @@ class CallForm:
     """What calls of one op with alike inputs share: a step makes few of them, again and again."""
 
     name: str
+    manner: Manner
     op_name: str
     """``aten.add``, as the op graph writes ``aten::add``."""
     inputs: RecordedInputs
@@ -59,8 +63,7 @@ class CallForm:
     """Whether exactly one of its tensors is more than a number."""
 
 
-@dataclass(slots=True)
-class ForeignOp:
+class ForeignOp(msgspec.Struct, eq=False, gc=False):
     """One dispatched op. ``number`` counts those of its thread; ``linear`` is the ``aten::linear`` around it.
 
     ``sequence`` is the autograd sequence number: in the backward pass that of the node that runs.
@@ -90,8 +93,7 @@ def foreign_ops(
     return {thread: ops for thread, ops in found.items() if ops}
 
 
-@dataclass(slots=True)
-class _Around:
+class _Around(msgspec.Struct, eq=False, gc=False):
     """State of an open event that its children inherit."""
 
     phase: Phase = "forward"
@@ -191,7 +193,7 @@ def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes)
         for linear in (False, True)
     )
     return CallForm(
-        name, name.replace("::", ".", 1), inputs, effect, view, dispatched,
+        name, manner_of(name), name.replace("::", ".", 1), inputs, effect, view, dispatched,
         tuple(dict.fromkeys((*(path[0] for path, _ in tensors), *given))), (outside, in_linear),
         _ACTIVATION_OF_GEMM.get(bare(name), -1), any(len(path) > 1 for path, _ in tensors),
         sum(bool(spec.shape) for _, spec in tensors) == 1,

@@ -105,6 +105,9 @@ class Frames:
     def place(self, frame: int) -> Place:
         """Module and source of a frame; frames that add nothing share the place of the call around them."""
         places, parent = self._places, self._nest.parent
+        known = places.get(frame)
+        if known is not None:
+            return known
         unseen: list[int] = []
         while frame not in places:
             unseen.append(frame)
@@ -115,26 +118,27 @@ class Frames:
         return place
 
     def _inside(self, around: Place, frame: int) -> Place:
-        name = self._nest.events[frame].name
-        if name.startswith(_MODULE):
-            name = name[len(_MODULE) :]
+        module, class_, source = _meaning(self._nest.events[frame].name)
+        if module:
             start = self._nest.starts[frame]
             return Place(
-                f"{around.module}.{name}" if around.module else name, _class_of(name),
+                f"{around.module}.{module}" if around.module else module, class_,
                 start if around.model_start is None else around.model_start, start, around.source,
             )  # fmt: skip
-        source = _source(name)
         if source is None or source is around.source:
             return around
         return Place(around.module, around.module_class, around.model_start, around.module_start, source)
 
 
 @lru_cache(maxsize=65536)
-def _class_of(module: str) -> str:
-    return re.sub(r"_\d+$", "", module)
+def _meaning(name: str) -> tuple[str, str, Source | None]:
+    """Module and its class, where a call of this name is one's; else the user's function that it is."""
+    if name.startswith(_MODULE):
+        module = name[len(_MODULE) :]
+        return module, re.sub(r"_\d+$", "", module), None
+    return "", "", _source(name)
 
 
-@lru_cache(maxsize=65536)
 def _source(name: str) -> Source | None:
     """The user's function that a call of this name is, ``None`` for PyTorch's and what is no function."""
     place = _PLACE.fullmatch(name.translate(_BACKSLASHES))

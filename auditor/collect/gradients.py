@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from auditor.collect.candidate import Candidate
-from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import ForeignOp
 from auditor.collect.frames import NO_NODE, NodeCall
 from auditor.collect.recorded_inputs import Path, TensorSpec
@@ -37,7 +36,7 @@ class Gradients:
         """Say that ``foreign`` runs next, in ``node``."""
         if node.call != self._node.call:
             self._node, self._gradient, self._made = node, None, {}
-        self._made[foreign.number] = bare(foreign.call.name)
+        self._made[foreign.number] = foreign.call.manner.base
         if node.gathers:
             self._gathered.add(foreign.number)
 
@@ -52,7 +51,7 @@ class Gradients:
             if path == (0,) and foreign.call.name == "aten::add_":
                 return []
             return [c for c in reachable if c.op not in self._gathered or c.op in self._made]
-        name = bare(foreign.call.name)
+        name = foreign.call.manner.base
         if len(self._node.gradients) != 1 or name in _ADDS_UP:
             return reachable
         made = self._made
@@ -69,7 +68,7 @@ class Gradients:
 
     def note(self, foreign: ForeignOp, found: Candidate) -> None:
         """Keep the gradient of the node: the first value of the backward pass that it read."""
-        if self._gradient is not None or bare(foreign.call.name) in _ADDS_UP:
+        if self._gradient is not None or foreign.call.manner.base in _ADDS_UP:
             return
         if found.op not in self._made and not _of_the_forward(found):
             self._gradient = found

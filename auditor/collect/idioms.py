@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import ForeignOp
 
 _REARRANGE = frozenset({"neg", "cat", "stack", "roll", "flip", "clone", "copy_"})
@@ -50,24 +49,24 @@ def find_idioms(ops: Sequence[ForeignOp]) -> Idioms:
 def _rotations(compute: Sequence[ForeignOp]) -> Iterator[tuple[int, int, int]]:
     """Numbers of the two products and the sum."""
     for i, product in enumerate(compute):
-        if bare(product.call.name) != "mul":
+        if product.call.manner.base != "mul":
             continue
         j = i + 1
-        while j < len(compute) and j - i <= _LONGEST and bare(compute[j].call.name) in _REARRANGE:
+        while j < len(compute) and j - i <= _LONGEST and compute[j].call.manner.base in _REARRANGE:
             j += 1
         if j > i + 1 and j + 1 < len(compute) and _closes(product, compute[j], compute[j + 1]):
             yield product.number, compute[j].number, compute[j + 1].number
 
 
 def _closes(first: ForeignOp, second: ForeignOp, total: ForeignOp) -> bool:
-    if bare(second.call.name) != "mul" or bare(total.call.name) not in _SUMS:
+    if second.call.manner.base != "mul" or total.call.manner.base not in _SUMS:
         return False
     return len({op.call.effect.outputs[0].shape for op in (first, second, total) if op.call.effect.outputs}) == 1
 
 
 def _gelus(compute: Sequence[ForeignOp]) -> Iterator[list[int]]:
     """Numbers of the ops of each."""
-    names = [bare(op.call.name) for op in compute]
+    names = [op.call.manner.base for op in compute]
     for i in range(len(names) - len(_GELU) + 1):
         if names[i] == "mul" and tuple(names[i : i + len(_GELU)]) == _GELU:
             yield [op.number for op in compute[i : i + len(_GELU)]]

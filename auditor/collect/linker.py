@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from auditor.collect.candidate import NORMS, Candidate, Read, never_of_itself, reads_convolved
+from msgspec.structs import replace
+
+from auditor.collect.candidate import NORMS, Candidate, Read, is_convolved, never_of_itself
 from auditor.collect.candidates import Candidates
-from auditor.collect.dispatched import bare
 from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.gradients import Gradients
@@ -19,10 +19,6 @@ from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
-
-_KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
-_POWERS = frozenset({"pow", "square", "abs"})
-_PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
 
 _COMPILED = "triton_"
 _UNKNOWN = TensorSpec("", (), ())
@@ -50,11 +46,13 @@ class ThreadLinker:
         self._awaited = frozenset(self._idioms.product_of.values())
         self._gradients = Gradients()
         self._waiting: dict[int, tuple[Candidate | None, Candidate | None]] = {}
+        self._first: dict[float | None, int] = {None: 0}
 
     def add(self, foreign: ForeignOp) -> Op:
         """Link ``foreign`` and append it to the graph."""
         call = foreign.call
-        frame = self._frame_of[foreign.number]
+        number = foreign.number
+        frame = self._frame_of[number]
         place = self._frames.place(frame) if self._frames else NOWHERE
         if foreign.phase == "backward" and self._frames:
             self._gradients.enter(foreign, self._frames.node(frame))
@@ -77,8 +75,8 @@ class ThreadLinker:
         if foreign.scope != ACCUMULATE:  # a gradient that is complete is read by no node of the backward
             for candidate in made:
                 self._candidates.add(candidate, foreign.event.start)
-        if foreign.number in self._awaited:
-            self._waiting[foreign.number] = (_like_first_output(effect, links), made[0] if made else None)
+        if number in self._awaited:
+            self._waiting[number] = (_like_first_output(effect, links), made[0] if made else None)
         return op
 
     def _link(self, foreign: ForeignOp, place: Place) -> Links:
@@ -90,13 +88,14 @@ class ThreadLinker:
         backward = foreign.phase == "backward" and self._frames is not None
         linked: set[Candidate] = set()
         for path, spec in foreign.call.reads[foreign.linear is not None]:
-            reachable = self._reachable(spec, foreign, path, linked)
+            reachable = self._reachable(spec, foreign, path, linked, backward=backward)
             if not reachable:
                 continue
+            feeds_gemm = self._feeds_gemm(foreign, path)
             found = reachable[0]
             if len(reachable) > 1:
                 read = read or self._read(foreign, place)
-                found = self._candidates.choose(read, reachable, linked, feeds_gemm=self._feeds_gemm(foreign, path))
+                found = self._candidates.choose(read, reachable, linked, feeds_gemm=feeds_gemm)
             if found.partial is not None:
                 if found.partial.name.startswith(_COMPILED):
                     continue  # a compiler's kernel writes where it was told to: which buffer is read is not known
@@ -106,17 +105,22 @@ class ThreadLinker:
             links[path] = found
             linked.add(found)
         for path, candidate in links.items():
-            self._note_read(candidate, foreign, path)
+            _note_read(candidate, foreign, feeds_gemm=self._feeds_gemm(foreign, path))
         return _older_first(foreign.call, links) if len(links) > 1 else links
 
-    def _reachable(self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate]) -> list[Candidate]:
+    def _reachable(
+        self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate], *, backward: bool
+    ) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
-        time, name = foreign.event.start, foreign.call.name
+        time = self._starts[foreign.number]
         looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, time)
         reachable = self._candidates.reachable(looks, time) if looks else []
-        if reachable and never_of_itself(name, spec):
+        if not reachable:
+            return reachable
+        if never_of_itself(foreign.call.manner, spec):
+            name = foreign.call.name
             reachable = [c for c in reachable if c.maker[0] != name]
-        if reachable and foreign.phase == "backward" and self._frames:
+        if backward and reachable:
             reachable = self._gradients.may_read(foreign, path, spec, reachable)
         if not linked:
             return reachable
@@ -124,31 +128,29 @@ class ThreadLinker:
         return others if others or len(path) == 1 else reachable
 
     def _read(self, foreign: ForeignOp, place: Place) -> Read:
-        name = bare(foreign.call.name)
+        manner = foreign.call.manner
         prefer, avoid = self._waiting.get(self._idioms.product_of.get(foreign.number, -1), (None, None))
         prefer = None if foreign.number in self._idioms.others else prefer
         return Read(
-            foreign.call.name, name in _PAIRS, prefer, avoid,
-            self._norm_that_begins(place.module_start) if name in ("add", "add_") else None,
+            foreign.call.name, manner.pairs, prefer, avoid,
+            self._norm_that_begins(place.module_start) if manner.adds else None,
             self._first_since(place.model_start),
-            self._first_since(place.module_start) if name in ("add", "add_") else 0,
+            self._first_since(place.module_start) if manner.adds else 0,
             foreign.phase != "backward" or self._gradients.gathers,
             self._idioms.sums if foreign.number in self._idioms.products else (),
         )  # fmt: skip
 
     def _first_since(self, begin: float | None) -> int:
-        return bisect_left(self._starts, begin) if begin is not None else 0
+        """Number of the first op that starts at ``begin`` or later: ops of one module call ask for the same."""
+        known = self._first.get(begin)
+        if known is None and begin is not None:
+            known = self._first[begin] = bisect_left(self._starts, begin)
+        return known or 0
 
     def _norm_that_begins(self, begin: float | None) -> int | None:
         """Number of the first op of the module call that began then, where that is a norm."""
         first = self._first_since(begin)
         return first if begin is not None and self._names[first] in NORMS else None
-
-    def _note_read(self, candidate: Candidate, foreign: ForeignOp, path: Path) -> None:
-        candidate.first_read = min(candidate.first_read, foreign.event.start)
-        candidate.read += 1
-        candidate.gemms += self._feeds_gemm(foreign, path)
-        candidate.normed = candidate.normed or reads_convolved(foreign.call.name, candidate)
 
     def _feeds_gemm(self, foreign: ForeignOp, path: Path) -> bool:
         """Whether the input is the activation of a linear layer, or a view that the layer takes of it first."""
@@ -207,10 +209,10 @@ class ThreadLinker:
     def _candidate(
         self, foreign: ForeignOp, effect: Effect, value: Value, spec: TensorSpec, root: Candidate | None, links: Links
     ) -> Candidate:
-        name = foreign.call.name
+        name, manner = foreign.call.name, foreign.call.manner
         maker = (name, root.maker[0] if root else name)
-        power_of = links.get((0,)) if bare(name) in _POWERS else None
-        gated = name == "aten::mul" and any(c.maker[0] == "aten::sigmoid" for c in links.values())
+        power_of = links.get((0,)) if manner.power else None
+        gated = manner.gates and any([c.maker[0] == "aten::sigmoid" for c in links.values()])
         return Candidate(
             value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
             power_of, _like_first_output(effect, links), gated=gated,
@@ -244,6 +246,17 @@ class ThreadLinker:
         )  # fmt: skip
 
 
+def _note_read(candidate: Candidate, foreign: ForeignOp, *, feeds_gemm: bool) -> None:
+    start = foreign.event.start
+    if start < candidate.first_read:
+        candidate.first_read = start
+    candidate.read += 1
+    if feeds_gemm:
+        candidate.gemms += 1
+    if foreign.call.manner.normalises and is_convolved(candidate):
+        candidate.normed = True
+
+
 def _effect(call: CallForm, links: Links) -> Effect:
     """Kineto does not write the dtype of tensors in a list; it is that of the values they were linked to."""
     listed = next((c.spec.dtype for path, c in links.items() if len(path) > 1), "")
@@ -260,10 +273,12 @@ def _older_first(call: CallForm, links: Links) -> Links:
 
     But what is updated in place was made for that: ``out += identity``.
     """
-    first, second = links.get((0,)), links.get((1,))
-    if not first or not second or first.spec != second.spec or bare(call.name) not in _PAIRS:
+    if not call.manner.pairs:
         return links
-    swapped = (first.op > second.op) != call.name.endswith("_")
+    first, second = links.get((0,)), links.get((1,))
+    if not first or not second or first.spec != second.spec:
+        return links
+    swapped = (first.op > second.op) != call.manner.in_place
     return {**links, (0,): second, (1,): first} if swapped else links
 
 
@@ -276,7 +291,7 @@ def _linear_of(call: CallForm, links: Links) -> Candidate | None:
         is_weight = weight is None or (weight.value.base is not None and weight.root is None)
         return links.get((call.activation,)) if is_weight else None
     origin = links.get((0,))
-    if origin is not None and origin.linear_of is not None and (call.is_view or bare(call.name) in _KEEPS_LINEAR):
+    if origin is not None and origin.linear_of is not None and (call.is_view or call.manner.keeps_linear):
         return origin.linear_of if call.lone else None
     return None
 
@@ -286,4 +301,7 @@ def _like_first_output(effect: Effect, links: Links) -> Candidate | None:
     if not links or not effect.outputs:
         return None
     shape = effect.outputs[0].shape
-    return next((c for c in links.values() if c.spec.shape == shape), None)
+    for candidate in links.values():
+        if candidate.spec.shape == shape:
+            return candidate
+    return None

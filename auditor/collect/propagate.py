@@ -1,4 +1,6 @@
-"""Shapes of what an op returns, by running the real op on meta tensors that look like its recorded inputs."""
+"""Shapes of what an op returns: by rule where rules suffice, else by running the real op on meta tensors that look like
+its recorded inputs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from auditor.collect.arguments import MOST_ELEMENTS
 from auditor.collect.dispatched import METADATA_IN_PLACE, VIEWS, bare, namespace, schema_for
 from auditor.collect.partial import Partial, partial_of
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
+from auditor.collect.results import results_by_rule
 from auditor.graph.model import contiguous_strides
 
 _TORCH_DTYPES = {
@@ -59,7 +62,9 @@ def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect
     writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
     if bare(name) in METADATA_IN_PLACE:
         writes = ()
-    made = _run(name, schema, inputs, list_dtype)
+    made = results_by_rule(name, schema, inputs, list_dtype)
+    if made is None:
+        made = _run(name, schema, inputs, list_dtype)
     if made is None:
         made = _by_rule(bare(name), inputs.values)
     if made is None and writes == (0,) and isinstance(inputs.values[0], TensorSpec):

@@ -471,7 +471,7 @@ _FORMS: dict[str, Callable[[Args], tuple[TensorType, ...]]] = {
     **dict.fromkeys(("aten.dropout", "aten.tril", "aten.triu", "aten.flip", "aten.roll", "aten.copy"), _same),
     **dict.fromkeys(("aten._softmax_backward_data", "aten._log_softmax_backward_data"), _same),
     "aten.cumsum": _cumulative,
-    **dict.fromkeys(("aten.empty", "aten.zeros", "aten.ones"), _sized),
+    **dict.fromkeys(("aten.empty", "aten.zeros", "aten.ones", "aten.rand", "aten.randn"), _sized),
     **dict.fromkeys(("aten.new_empty", "aten.new_zeros", "aten.new_ones", "aten.new_full"), _sized_new),
     **dict.fromkeys(
         ("aten.empty_like", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.rand_like"), _like_dtype

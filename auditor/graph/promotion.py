@@ -80,11 +80,69 @@ def _agree(a: int, b: int, left: Shape, right: Shape) -> int:
 
 
 def pointwise_strides(shape: Shape, tensors: Sequence[Value]) -> Shape:
-    """Strides of a fresh pointwise result: those of the inputs where all full-sized ones agree and are dense."""
-    full = [t.strides for t in tensors if t.shape == shape]
-    if full and all(s == full[0] for s in full) and is_dense(shape, full[0]):
-        return full[0]
-    return contiguous_strides(shape)
+    """Strides of a fresh pointwise result of ``shape``: dense, in the order of dimensions that the inputs lie in.
+
+    The first input that tells two dimensions apart decides (``TensorIterator``'s ``fast_set_up`` and
+    ``reorder_dimensions`` in ATen).
+    """
+    inputs = [_expanded(t, shape) for t in tensors if t.shape]
+    if len(shape) < 2 or not inputs:
+        return contiguous_strides(shape)
+    if all(t.shape == shape for t in tensors):
+        for known in _formats(shape):
+            if all(_shows(shape, strides, known) for strides in inputs):
+                return known
+        if all(strides == inputs[0] for strides in inputs) and is_dense(shape, inputs[0]):
+            return inputs[0]
+    order = list(reversed(range(len(shape))))
+    for i in range(1, len(order)):
+        at = i
+        for before in reversed(range(i)):
+            decided = _compare(shape, inputs, order[before], order[at])
+            if decided < 0:
+                break
+            if decided > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+    strides, step = [0] * len(shape), 1
+    for dim in order:
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)
+
+
+def _expanded(tensor: Value, shape: Shape) -> Shape:
+    """Strides of ``tensor`` broadcast to ``shape``: 0 where it repeats."""
+    missing = len(shape) - len(tensor.shape)
+    own = zip(tensor.shape, tensor.strides, shape[missing:], strict=True)
+    return (*(0,) * missing, *(0 if n == 1 != whole else stride for n, stride, whole in own))
+
+
+def _formats(shape: Shape) -> list[Shape]:
+    """Strides of the memory formats that are kept as they are: row-major, and channels last."""
+    found = [contiguous_strides(shape)]
+    if len(shape) == 4:
+        batch, height, width, channels = contiguous_strides((shape[0], shape[2], shape[3], shape[1]))
+        found.append((batch, channels, height, width))
+    return found
+
+
+def _shows(shape: Shape, strides: Shape, expected: Shape) -> bool:
+    """Whether ``strides`` are ``expected``, but for dimensions of one element, whose stride says nothing."""
+    return all(s == e or n == 1 for n, s, e in zip(shape, strides, expected, strict=True))
+
+
+def _compare(shape: Shape, inputs: Sequence[Shape], inner: int, outer: int) -> int:
+    """Positive where dimension ``outer`` should lie within ``inner``, negative where not, 0 where nothing tells."""
+    for strides in inputs:
+        a, b = strides[inner], strides[outer]
+        if a == 0 or b == 0:
+            continue
+        if a != b:
+            return -1 if a < b else 1
+        if shape[inner] > shape[outer]:
+            return 1
+    return 0
 
 
 def is_dense(shape: Shape, strides: Shape) -> bool:

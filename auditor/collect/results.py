@@ -1,0 +1,119 @@
+"""What common calls make, by the rules of :mod:`auditor.graph.infer`: most calls of a model need no PyTorch for that.
+
+The first op that PyTorch runs on meta tensors makes it import its compiler, which takes as long as PyTorch itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from auditor.collect.dispatched import bare, namespace
+from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
+from auditor.graph.infer import infer
+from auditor.graph.layout import VIEWS
+from auditor.graph.model import Arg, Value, contiguous_strides
+from auditor.graph.ops import POINTWISE, base_name
+from auditor.graph.signatures import signature
+
+_FLOATING = frozenset({"f64", "f32", "f16", "bf16"})
+_NUMBERS = _FLOATING | {"i64", "i32", "bool"}
+
+
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten.{name}" for name in names.split())
+
+
+_OF_INTEGERS = _aten(
+    """abs neg add sub rsub mul div eq ne lt le gt ge where masked_fill maximum minimum logical_and logical_or logical_not
+    bitwise_and bitwise_or bitwise_not floor_divide"""
+)
+"""Pointwise ops that models call with integers and masks; of others PyTorch's own answers are odd."""
+_OF_TRUTH = _aten("eq ne lt le gt ge logical_and logical_or logical_not")
+"""Whatever numbers these are given, they make booleans."""
+_POINTWISE = POINTWISE - _aten("_masked_scale")
+_ANY_LAYOUT = _POINTWISE | VIEWS | _aten("t detach alias transpose permute mm bmm addmm baddbmm cat stack embedding")
+"""Ops of which the rules know what they make of inputs in any order of dimensions."""
+_TENSORS_ONLY = _aten("mm bmm addmm baddbmm t detach alias embedding")
+"""Ops whose numbers, which older profilers did not write, tell nothing of their results."""
+
+
+def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> tuple[TensorSpec, ...] | None:
+    """Outputs of op ``name`` (``aten::add``); ``None`` where PyTorch has to be asked.
+
+    ``list_dtype`` is the dtype of the tensors in its lists.
+    """
+    op = f"{namespace(name)}.{bare(name)}"
+    base = base_name(op)
+    tensors = [spec for _, spec in tensors_in(inputs.values)]
+    declared = [str(a.type) for a in schema.arguments]
+    if not op.startswith("aten.") or not _is_known_overload(base, schema):
+        return None
+    given = [v for v, a in zip(inputs.values, schema.arguments, strict=True) if a.kwarg_only and a.alias_info]
+    if given:  # out=
+        return (given[0],) if len(given) == 1 and isinstance(given[0], TensorSpec) else None
+    if not inputs.spoken and not (_is_silent(base, tensors) or _has_no_numbers(schema)):
+        return None
+    if not (base in _ANY_LAYOUT or all(map(_is_row_major, tensors))):
+        return None
+    if base in POINTWISE and not (_is_plain(base, tensors) and _is_ordered(base, tensors)):
+        return None
+    args = [_arg(v, kind, list_dtype, base) for v, kind in zip(inputs.values, declared, strict=True)]
+    if base in POINTWISE and any(isinstance(a, str) for a in args):
+        return None
+    try:
+        made = infer(op, tuple(args))
+    except ValueError:
+        return None
+    return made and tuple(TensorSpec(t.dtype, t.layout.shape, t.layout.strides) for t in made.types)
+
+
+def _is_silent(base: str, tensors: list[TensorSpec]) -> bool:
+    """Whether numbers that were not recorded tell nothing of the result."""
+    return base in _TENSORS_ONLY or base in _OF_TRUTH or (base in _POINTWISE and _are_floating(tensors))
+
+
+def _is_known_overload(base: str, schema: Any) -> bool:
+    """Whether arguments stand where the rules look for them."""
+    known = signature(base)
+    if known is None:
+        return base in POINTWISE or base in _TENSORS_ONLY
+    names = [parameter.name for parameter in known]
+    return [a.name for a in schema.arguments] == names[: len(schema.arguments)]
+
+
+def _has_no_numbers(schema: Any) -> bool:
+    """Whether tensors alone decide: ``alpha`` of a sum promotes nothing."""
+    return all(str(a.type) == "Tensor" or a.name == "alpha" for a in schema.arguments)
+
+
+def _is_plain(base: str, tensors: list[TensorSpec]) -> bool:
+    if base not in _POINTWISE:
+        return False
+    return _are_floating(tensors) or (base in _OF_INTEGERS and all(t.dtype in _NUMBERS for t in tensors))
+
+
+def _is_row_major(spec: TensorSpec) -> bool:
+    """Strides of dimensions of one element aside, which may be anything."""
+    row_major = contiguous_strides(spec.shape)
+    return all(s == e or n == 1 for n, s, e in zip(spec.shape, spec.strides, row_major, strict=True))
+
+
+def _is_ordered(base: str, tensors: list[TensorSpec]) -> bool:
+    """Whether the rule tells how the result lies: this op looks at its inputs in another order."""
+    first = tensors[0]
+    return base != "aten.threshold_backward" or all(t.strides == first.strides for t in tensors)
+
+
+def _are_floating(tensors: list[TensorSpec]) -> bool:
+    return all(t.dtype in _FLOATING for t in tensors)
+
+
+def _arg(value: Recorded, declared: str, list_dtype: str, base: str) -> Arg:
+    if isinstance(value, tuple):
+        return tuple(_arg(item, declared, list_dtype, base) for item in value)
+    if not isinstance(value, TensorSpec):
+        return value
+    if not value.shape and value.dtype == "f64":  # a Python number: must not promote
+        return 1.0 if "Optional" not in declared else None
+    strides = value.strides if base in _ANY_LAYOUT else contiguous_strides(value.shape)
+    return Value(-1, value.dtype or list_dtype, value.shape, strides)
