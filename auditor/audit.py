@@ -147,6 +147,7 @@ def audit_graph(
         live=parts.census.live,
         unplaced=parts.census.unplaced,
     )
+    claims.dismantle()
     document.run.select, document.run.ignore = list(config.select), list(config.ignore)
     document.run.notes.extend(n for n in (*graph.coverage.notes, *parts.notes) if n not in document.run.notes)
     return Audit(document, graph)

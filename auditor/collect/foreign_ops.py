@@ -71,6 +71,8 @@ class ForeignOp(msgspec.Struct, eq=False, gc=False):
 
     number: int
     event: Event
+    start: float
+    """Of the event, in microseconds."""
     call: CallForm
     phase: Phase
     linear: Event | None
@@ -142,7 +144,7 @@ def _of_thread(nest: Nest, backward: list[float], launching: Container[int] | No
         call = _call(name or event.name, *raw_inputs(args)) if name or launches else None
         if call and _is_op(call, launches if launching is not None else None, i in has_children):
             inner.taken = bool(name)
-            yield ForeignOp(number, event, call, outer.phase, outer.linear, inner.sequence, outer.scope)
+            yield ForeignOp(number, event, event.start, call, outer.phase, outer.linear, inner.sequence, outer.scope)
             number += 1
 
 
@@ -237,7 +239,7 @@ def next_compute_start(ops: Sequence[ForeignOp]) -> list[float]:
     for op in reversed(ops):
         starts.append(following)
         if not op.call.is_view:
-            following = op.event.start
+            following = op.start
     return starts[::-1]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from auditor.collect.closures import BACKWARD, is_backward_node
 from auditor.collect.kineto import Event, decode_op
 from auditor.collect.nesting import Nest
@@ -24,8 +26,7 @@ _BACKSLASHES = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r"
 ``C:\\new.py`` is a line break, which no path holds."""
 
 
-@dataclass(slots=True)
-class Place:
+class Place(msgspec.Struct, eq=False, gc=False):
     """What the calls around a frame, and itself, say of it.
 
     ``module`` is the path of nested module calls (``Decoder_0.Norm_3``), ``module_class`` the innermost's class;

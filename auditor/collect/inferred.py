@@ -34,7 +34,7 @@ def inferred_graph(trace: Trace, steps: Steps | None = None) -> OpGraph:
         thread: ThreadLinker(graph, i, held, frames.get(thread), steps.cuts)
         for i, (thread, held) in enumerate(threads.items())
     }
-    in_order = [(op.event.start, linkers[thread], op) for thread, held in threads.items() for op in held]
+    in_order = [(op.start, linkers[thread], op) for thread, held in threads.items() for op in held]
     in_order.sort(key=itemgetter(0))
     pairs: list[tuple[Op, Event]] = []
     silent: set[int] = set()

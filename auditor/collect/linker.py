@@ -37,7 +37,7 @@ class ThreadLinker:
         self._thread = thread
         self._device = graph.device_kind
         self._frames = frames
-        self._starts = [op.event.start for op in ops]
+        self._starts = [op.start for op in ops]
         self._frame_of = frames.at(self._starts) if frames else [-1] * len(ops)
         self._names = [op.call.name for op in ops]
         self._next_start = next_compute_start(ops)
@@ -74,7 +74,7 @@ class ThreadLinker:
             made.append(self._partly_known(foreign, op, effect.partial, links))
         if foreign.scope != ACCUMULATE:  # a gradient that is complete is read by no node of the backward
             for candidate in made:
-                self._candidates.add(candidate, foreign.event.start)
+                self._candidates.add(candidate, foreign.start)
         if number in self._awaited:
             self._waiting[number] = (_like_first_output(effect, links), made[0] if made else None)
         return op
@@ -112,7 +112,7 @@ class ThreadLinker:
         self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate], *, backward: bool
     ) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
-        time = self._starts[foreign.number]
+        time = foreign.start
         looks = spec if spec.dtype else self._candidates.looks_with_shape(spec, time)
         reachable = self._candidates.reachable(looks, time) if looks else []
         if not reachable:
@@ -212,7 +212,7 @@ class ThreadLinker:
         name, manner = foreign.call.name, foreign.call.manner
         maker = (name, root.maker[0] if root else name)
         power_of = links.get((0,)) if manner.power else None
-        gated = manner.gates and any([c.maker[0] == "aten::sigmoid" for c in links.values()])
+        gated = manner.gates and any(c.maker[0] == "aten::sigmoid" for c in links.values())
         return Candidate(
             value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
             power_of, _like_first_output(effect, links), gated=gated,
@@ -247,9 +247,8 @@ class ThreadLinker:
 
 
 def _note_read(candidate: Candidate, foreign: ForeignOp, *, feeds_gemm: bool) -> None:
-    start = foreign.event.start
-    if start < candidate.first_read:
-        candidate.first_read = start
+    if foreign.start < candidate.first_read:
+        candidate.first_read = foreign.start
     candidate.read += 1
     if feeds_gemm:
         candidate.gemms += 1

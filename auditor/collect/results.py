@@ -13,6 +13,7 @@ from auditor.graph.infer import infer
 from auditor.graph.layout import VIEWS
 from auditor.graph.model import Arg, Value, contiguous_strides
 from auditor.graph.ops import POINTWISE, base_name
+from auditor.graph.promotion import broadcast
 from auditor.graph.signatures import signature
 
 _FLOATING = frozenset({"f64", "f32", "f16", "bf16"})
@@ -24,8 +25,8 @@ def _aten(names: str) -> frozenset[str]:
 
 
 _OF_INTEGERS = _aten(
-    """abs neg add sub rsub mul div eq ne lt le gt ge where masked_fill maximum minimum logical_and logical_or logical_not
-    bitwise_and bitwise_or bitwise_not floor_divide"""
+    """abs neg add sub rsub mul div eq ne lt le gt ge where masked_fill maximum minimum logical_and logical_or
+    logical_not bitwise_and bitwise_or bitwise_not floor_divide"""
 )
 """Pointwise ops that models call with integers and masks; of others PyTorch's own answers are odd."""
 _OF_TRUTH = _aten("eq ne lt le gt ge logical_and logical_or logical_not")
@@ -50,7 +51,8 @@ def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: 
         return None
     given = [v for v, a in zip(inputs.values, schema.arguments, strict=True) if a.kwarg_only and a.alias_info]
     if given:  # out=
-        return (given[0],) if len(given) == 1 and isinstance(given[0], TensorSpec) else None
+        read = [v for v, a in zip(inputs.values, schema.arguments, strict=True) if not (a.kwarg_only and a.alias_info)]
+        return _written(base, given, [spec for _, spec in tensors_in(read)])
     if not inputs.spoken and not (_is_silent(base, tensors) or _has_no_numbers(schema)):
         return None
     if not (base in _ANY_LAYOUT or all(map(_is_row_major, tensors))):
@@ -65,6 +67,18 @@ def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: 
     except ValueError:
         return None
     return made and tuple(TensorSpec(t.dtype, t.layout.shape, t.layout.strides) for t in made.types)
+
+
+def _written(base: str, given: list[Recorded], read: list[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+    """A tensor that was given for the result is the result, where it need not be resized for it."""
+    out = given[0]
+    if len(given) > 1 or base not in POINTWISE or not isinstance(out, TensorSpec):
+        return None
+    try:
+        fits = broadcast(spec.shape for spec in read) == out.shape
+    except ValueError:
+        return None
+    return (out,) if fits else None
 
 
 def _is_silent(base: str, tensors: list[TensorSpec]) -> bool:
@@ -87,7 +101,7 @@ def _has_no_numbers(schema: Any) -> bool:
 
 
 def _is_plain(base: str, tensors: list[TensorSpec]) -> bool:
-    if base not in _POINTWISE:
+    if base not in _POINTWISE or not tensors:
         return False
     return _are_floating(tensors) or (base in _OF_INTEGERS and all(t.dtype in _NUMBERS for t in tensors))
 
@@ -99,9 +113,8 @@ def _is_row_major(spec: TensorSpec) -> bool:
 
 
 def _is_ordered(base: str, tensors: list[TensorSpec]) -> bool:
-    """Whether the rule tells how the result lies: this op looks at its inputs in another order."""
-    first = tensors[0]
-    return base != "aten.threshold_backward" or all(t.strides == first.strides for t in tensors)
+    """Whether the rule tells the result: this op looks at its gradient and its input in another order."""
+    return base != "aten.threshold_backward" or all(t == tensors[0] for t in tensors)
 
 
 def _are_floating(tensors: list[TensorSpec]) -> bool:

@@ -27,11 +27,13 @@ class Claims:
     """The accepted sites in execution order, and what was refused, by rule id.
 
     ``traffic`` tells the bytes that an op of the graph moves; the matching worked most of them out already.
+    ``dismantle`` takes apart what the rules were matched against, where nothing of the claims is needed any more.
     """
 
     sites: list[Candidate] = field(default_factory=list)
     refused: list[tuple[Rule, Refusal]] = field(default_factory=list)
     traffic: Callable[[Op], Traffic] = traffic_of
+    dismantle: Callable[[], None] = lambda: None
 
 
 def claim(
@@ -59,7 +61,7 @@ class _Claimer:
     ) -> None:  # fmt: skip
         self.graph = graph
         self.keep, self.possible = keep, possible
-        self.claims = Claims(traffic=graph.traffic)
+        self.claims = Claims(traffic=graph.traffic, dismantle=graph.dismantle)
         self.taken: set[int] = set()
 
     def take_turn(self, turn: list[Rule]) -> None:

@@ -108,6 +108,15 @@ class Canonical:
                 if reader.index < op.index:
                     yield reader
 
+    def dismantle(self) -> None:
+        """Take it apart, where it is needed no more: nodes and contents refer to each other, as ops and values do."""
+        for content in {*self._cvalues.values(), *self._slices.values()}:
+            content.producer, content.users, content.deep_users = None, [], []
+            del content.root
+        for node in self.nodes:
+            node.args, node.outs = (), []
+        self.nodes, self.by_kind, self._cvalues, self._slices = [], {}, {}, {}
+
     def cvalue(self, value: Value) -> CValue:
         """The content that ``value`` shows; a slice node is made where it shows only a part."""
         known = self._cvalues.get(value.id)

@@ -49,7 +49,7 @@ class Source:
 
 def is_transfer(kernel: str) -> bool:
     """Whether a kernel's name is a profiler's for a copy or fill by the copy engine."""
-    return kernel.startswith(("Memcpy", "Memset"))
+    return kernel[:3] == "Mem" and kernel.startswith(("Memcpy", "Memset"))
 
 
 @dataclass(slots=True)

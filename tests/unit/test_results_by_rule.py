@@ -1,0 +1,152 @@
+"""What rules say that an op makes, against what PyTorch makes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from auditor.collect import propagate
+from auditor.collect.dispatched import overloads
+from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec
+from auditor.collect.results import results_by_rule
+from auditor.graph.model import Value, contiguous_strides
+from auditor.graph.ops import POINTWISE
+from auditor.graph.promotion import broadcast, pointwise_strides
+
+POINTWISE_CALLS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
+    "add": (2, torch.add), "neg": (1, torch.neg), "sigmoid": (1, torch.sigmoid), "maximum": (2, torch.maximum),
+    "addcmul": (3, torch.addcmul), "eq": (2, torch.eq), "gelu": (1, torch.nn.functional.gelu),
+    "silu_backward": (2, torch.ops.aten.silu_backward.default),
+}  # fmt: skip
+MEMORY = torch.zeros(4096)
+
+
+def a_layout(shape: tuple[int, ...], chance: random.Random) -> tuple[int, ...]:
+    """Row-major, or any order of dimensions, with gaps, with one that repeats."""
+    if not shape or chance.random() < 0.4:
+        return contiguous_strides(shape)
+    order = chance.sample(range(len(shape)), len(shape))
+    padded = contiguous_strides(tuple(shape[i] * chance.choice([1, 1, 2]) for i in order))
+    strides = [0] * len(shape)
+    for place, dim in enumerate(order):
+        strides[dim] = padded[place]
+    if chance.random() < 0.15:
+        strides[chance.randrange(len(strides))] = 0
+    return tuple(strides)
+
+
+def broadcastable(shape: tuple[int, ...], chance: random.Random) -> tuple[int, ...]:
+    if chance.random() < 0.5:
+        return shape
+    smaller = tuple(1 if chance.random() < 0.4 else n for n in shape)
+    return smaller[chance.randrange(len(smaller) + 1) :] if chance.random() < 0.5 else smaller
+
+
+@pytest.mark.parametrize("name", POINTWISE_CALLS)
+def test_a_pointwise_result_lies_as_pytorch_lays_it(name: str) -> None:
+    count, call = POINTWISE_CALLS[name]
+    chance = random.Random(name)
+    for _ in range(300):
+        whole = tuple(chance.choice([1, 2, 3, 4]) for _ in range(chance.randrange(1, 5)))
+        shapes = [whole if name.endswith("backward") else broadcastable(whole, chance) for _ in range(count)]
+        layouts = [a_layout(shape, chance) for shape in shapes]
+        made = call(*(MEMORY.as_strided(*look) for look in zip(shapes, layouts, strict=True)))
+        values = [Value(-1, "f32", shape, strides) for shape, strides in zip(shapes, layouts, strict=True)]
+        shape = broadcast(shapes)
+        assert (shape, pointwise_strides(shape, values)) == (tuple(made.shape), made.stride()), (shapes, layouts)
+
+
+SHAPES = (((2, 3), (2, 3), (2, 3)), ((2, 3), (3,), (2, 1)), ((2, 3), (), ()))
+DTYPES = ("f64", "f32", "bf16", "i64", "bool")
+
+
+def calls_of(schema: Any) -> Iterator[RecordedInputs]:
+    """Calls with tensors of every pair of dtypes, row-major, whose numbers are whole and broken."""
+    kinds = [str(a.type) for a in schema.arguments]
+    tensors = sum(kind in ("Tensor", "Optional[Tensor]") for kind in kinds)
+    if tensors > 3:
+        return
+    numbers = (2, 2.5) if any("number" in kind or kind == "float" for kind in kinds) else (2,)
+    for shapes, number in itertools.product(SHAPES, numbers):
+        for dtypes in itertools.product(DTYPES, repeat=tensors):
+            looks = iter([TensorSpec(d, s, contiguous_strides(s)) for d, s in zip(dtypes, shapes, strict=False)])
+            values = tuple([_value(kind, looks, number) for kind in kinds])
+            yield RecordedInputs(tuple("Scalar" for _ in kinds), values, known=True, spoken=True)
+
+
+def _value(kind: str, looks: Iterator[TensorSpec], number: float) -> Recorded:
+    if kind in ("Tensor", "Optional[Tensor]"):
+        return next(looks)
+    if kind == "int":
+        return 1
+    return number if "number" in kind or kind == "float" else None
+
+
+@pytest.mark.parametrize("op", sorted(POINTWISE))
+def test_rules_and_pytorch_agree_on_pointwise_ops(op: str) -> None:
+    name = op.replace(".", "::")
+    chance = random.Random(op)
+    for schema in overloads(name):
+        calls = list(calls_of(schema))
+        for inputs in chance.sample(calls, min(len(calls), 12)):
+            by_rule = results_by_rule(name, schema, inputs, "")
+            asked = propagate._run(name, schema, inputs, "") if by_rule is not None else None
+            assert asked is None or by_rule == asked, (schema, inputs.values)
+
+
+def look(dtype: str, *shape: int, strides: Sequence[int] = ()) -> TensorSpec:
+    return TensorSpec(dtype, shape, tuple(strides) or contiguous_strides(shape))
+
+
+X = look("bf16", 4, 8, 16)
+TURNED = look("f32", 8, 4, strides=(1, 8))
+SAME_AS_PYTORCH = [
+    ("mm", "", (look("f32", 4, 8), TURNED)),
+    ("bmm", "", (X, look("bf16", 4, 16, 2))),
+    ("addmm", "", (look("f32", 4), look("f32", 2, 8), TURNED, 1, 1)),
+    ("cat", "", ((X, look("bf16", 4, 8, 2)), -1)),
+    ("sum", "dim_IntList", (look("i64", 4, 8), (1,), True, None)),
+    ("mean", "dim", (X, (-1,), False, 6)),
+    ("_softmax", "", (X, -1, False)),
+    ("native_layer_norm", "", (X, (16,), look("bf16", 16), look("bf16", 16), 1e-5)),
+    ("transpose", "int", (TURNED, 0, 1)),
+    ("view", "", (X, (32, -1))),
+    ("embedding", "", (look("f32", 100, 8), look("i64", 3, 5), -1, False, False)),
+    ("clone", "", (X, None)),
+    ("mul", "out", (X, look("f64"), X)),
+]
+
+
+@pytest.mark.parametrize(("name", "overload", "values"), SAME_AS_PYTORCH, ids=[c[0] for c in SAME_AS_PYTORCH])
+def test_rules_tell_what_common_ops_make(name: str, overload: str, values: tuple[Recorded, ...]) -> None:
+    (schema,) = (s for s in overloads(f"aten::{name}") if s.overload_name == overload)
+    inputs = RecordedInputs(tuple("" for _ in values), values, known=True, spoken=True)
+    by_rule = results_by_rule(f"aten::{name}", schema, inputs, "bf16")
+    assert by_rule is not None
+    assert by_rule == propagate._run(f"aten::{name}", schema, inputs, "bf16")
+
+
+ONLY_PYTORCH_KNOWS = [
+    # Arguments of other overloads stand elsewhere: the generator before the dtype.
+    ("aten::randn", "generator", ((2, 3), None, 15, 0, None, False), True),
+    # The order of an in-between layout is that of the kernel.
+    ("aten::threshold_backward", "", (look("f32", 8, 4), TURNED, 0), True),
+    # A view whose sizes were not recorded.
+    ("aten::view", "", (X, None), False),
+    # A Python number of unknown type makes integers integers, or floats.
+    ("aten::mul", "Scalar", (look("i64", 4), None), False),
+    ("c10d::broadcast_", "", ((look("f32", 4),), None, 0, 0, True, -1), True),
+]
+
+
+@pytest.mark.parametrize(("name", "overload", "values", "spoken"), ONLY_PYTORCH_KNOWS)
+def test_rules_do_not_guess(name: str, overload: str, values: tuple[Recorded, ...], spoken: bool) -> None:
+    schemas = [s for s in overloads(name) if s.overload_name == overload]
+    schema = schemas[0] if schemas else overloads("aten::add")[0]
+    inputs = RecordedInputs(tuple("" for _ in values), values, known=True, spoken=spoken)
+    assert results_by_rule(name, schema, inputs, "f32") is None
