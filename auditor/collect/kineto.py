@@ -62,6 +62,7 @@ class OpArgs(msgspec.Struct):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
     types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
     concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
+    call_stack: msgspec.Raw = msgspec.field(name="Call stack", default=msgspec.Raw(b""))
     kernel_backend: str = ""
 
 
