@@ -155,7 +155,7 @@ def _source(name: str) -> Source | None:
 def source_in_stack(args: OpArgs) -> Source | None:
     """The innermost function of the ``Call stack`` of an op that is not PyTorch's, with the line that it was at.
 
-    PyTorch 1.8 to 1.10 wrote the Python calls around an op into the op, the innermost first, and no events of them.
+    PyTorch 1.8 to 1.12 wrote the Python calls around an op into the op, the innermost first, and no events of them.
     """
     return _innermost(bytes(args.call_stack)) if args.call_stack else None
 
