@@ -124,6 +124,8 @@ def _set_steps(graph: OpGraph, trace: Trace, steps: Steps) -> None:
     found = steps.found
     if not found.spans:
         return
+    if steps.assumed:
+        graph.coverage.notes.append(steps.assumed)
     origin = origin_of(trace)
     shifted = (replace(s, start_us=s.start_us - origin, end_us=s.end_us - origin) for s in found.spans)
     graph.steps = replace(found, spans=tuple(shifted))
