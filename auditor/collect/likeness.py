@@ -165,8 +165,8 @@ def _judged(thread: _Thread, begins: Codes) -> Likeness | None:
     usual = _usual(thread, pieces, [first, *(_ALIKE for _ in pieces[2:]), _WHOLE if with_window else _ALIKE])
     if usual is None:
         return None
-    named = [Counter(thread.codes[a:b].tolist()) for a, b in pieces]
-    differ = [_difference(named[usual], each) for each in named]
+    named = Counter(thread.codes[slice(*pieces[usual])].tolist())
+    differ = [_difference(named, Counter(thread.codes[a:b].tolist())) for a, b in pieces]
     marks = tuple(thread.ops[begin].start for begin in begins.tolist())
     size = pieces[usual][1] - pieces[usual][0]
     assumed = _assumed(thread.ops[int(begins[0])].name, with_window, size, differ)
@@ -176,11 +176,16 @@ def _judged(thread: _Thread, begins: Codes) -> Likeness | None:
 def _usual(thread: _Thread, pieces: Sequence[Piece], least: Sequence[float]) -> int | None:
     """The piece of median size, if all are steps, and each at ``least`` so much like it."""
     kinds = int(thread.order.max()) + 1
-    counts = [np.bincount(thread.order[a : max(b - _ORDER + 1, a)], minlength=kinds) for a, b in pieces]
+
+    def runs_of(piece: Piece) -> Codes:
+        return np.bincount(thread.order[piece[0] : max(piece[1] - _ORDER + 1, piece[0])], minlength=kinds)
+
     sizes = [b - a for a, b in pieces]
     usual = sizes.index(median_low(sizes))
-    if any(_alike(count, counts[usual]) < wanted for count, wanted in zip(counts, least, strict=True)):
-        return None
+    runs = runs_of(pieces[usual])
+    for piece, wanted in zip(pieces, least, strict=True):  # one by one: there may be thousands, of as many kinds
+        if _alike(runs_of(piece), runs) < wanted:
+            return None
     return usual if _are_steps(thread, pieces, usual) else None
 
 
