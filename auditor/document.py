@@ -151,7 +151,7 @@ class Steps(msgspec.Struct, kw_only=True):
     """The steps of a trace. Kernels, times and bytes of ``each`` and ``outside`` add up to the totals."""
 
     by: str = ""
-    """What told them: profiler, annotation, optimizer, data loader, modules or repetition."""
+    """What told them: profiler, annotation, optimizer, data loader, modules, repetition, or likeness."""
     marker: str = ""
     """Its name in the trace."""
     each: list[StepFigures] = []

@@ -22,12 +22,13 @@ from auditor.collect.dispatched import (
     overloads,
     schema_for,
 )
+from auditor.collect.frames import source_in_stack
 from auditor.collect.kineto import Event, OpArgs, Trace, decode_op
 from auditor.collect.nesting import Nest, Thread, nests
 from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, decode_inputs, raw_inputs, tensors_in
-from auditor.graph.model import Phase
+from auditor.graph.model import Phase, Source
 from auditor.graph.ops import kind_of
 
 _ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
@@ -66,7 +67,8 @@ class CallForm:
 class ForeignOp(msgspec.Struct, eq=False, gc=False):
     """One dispatched op. ``number`` counts those of its thread; ``linear`` is the ``aten::linear`` around it.
 
-    ``sequence`` is the autograd sequence number: in the backward pass that of the node that runs.
+    ``sequence`` is the autograd sequence number: in the backward pass that of the node that runs. ``source`` is the
+    user's line by the call stack that older profilers wrote into the op.
     """
 
     number: int
@@ -78,6 +80,7 @@ class ForeignOp(msgspec.Struct, eq=False, gc=False):
     linear: Event | None
     sequence: int
     scope: str = ""
+    source: Source | None = None
 
 
 def foreign_ops(
@@ -144,7 +147,10 @@ def _of_thread(nest: Nest, backward: list[float], launching: Container[int] | No
         call = _call(name or event.name, *raw_inputs(args)) if name or launches else None
         if call and _is_op(call, launches if launching is not None else None, i in has_children):
             inner.taken = bool(name)
-            yield ForeignOp(number, event, event.start, call, outer.phase, outer.linear, inner.sequence, outer.scope)
+            source = source_in_stack(args)
+            yield ForeignOp(
+                number, event, event.start, call, outer.phase, outer.linear, inner.sequence, outer.scope, source
+            )
             number += 1
 
 

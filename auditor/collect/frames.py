@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
 from auditor.collect.closures import BACKWARD, is_backward_node
-from auditor.collect.kineto import Event, decode_op
+from auditor.collect.kineto import Event, OpArgs, decode_op
 from auditor.collect.nesting import Nest
 from auditor.collect.recorded_inputs import TensorSpec, decode_inputs, raw_inputs, tensors_in
 from auditor.graph.model import Source
@@ -18,9 +19,14 @@ from auditor.graph.model import Source
 _PLACE = re.compile(r"(.+)\((\d+)\): (.+)")
 _MODULE = "nn.Module: "
 _NOT_USERS = re.compile(
-    r"^(?:torch|threading|contextlib|functools|runpy|<|importlib)|[/\\]torch[/\\]|[/\\]lib[/\\]python"
+    r"^(?:torch[/\\]|<|importlib)|(?:^|[/\\])(?:threading|contextlib|functools|runpy|torch_guard)\.py$"
+    r"|[/\\]torch[/\\]|[/\\]lib[/\\]python"
 )
-"""Files that are nobody's model code: PyTorch's own, the interpreter's, frozen modules."""
+"""Files that are nobody's model code: PyTorch's own, the interpreter's, frozen modules, AITER's wrapper of ops."""
+_INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+"""Where packages are; the Python tracer of 1.11 and later writes the paths of their files without it."""
+_STACKS = 1 << 13
+"""Call stacks that are kept: a program has thousands, each of kilobytes."""
 _BACKSLASHES = str.maketrans({"\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 """Kineto wrote Windows paths as they are (https://github.com/pytorch/kineto/issues/617), and to JSON the ``\\n`` of
 ``C:\\new.py`` is a line break, which no path holds."""
@@ -143,4 +149,23 @@ def _meaning(name: str) -> tuple[str, str, Source | None]:
 def _source(name: str) -> Source | None:
     """The user's function that a call of this name is, ``None`` for PyTorch's and what is no function."""
     place = _PLACE.fullmatch(name.translate(_BACKSLASHES))
-    return Source(place[1], int(place[2]), place[3]) if place and not _NOT_USERS.search(place[1]) else None
+    if place is None:
+        return None
+    file = _INSTALLED.sub("", place[1])
+    return None if _NOT_USERS.search(file) else Source(file, int(place[2]), place[3])
+
+
+def source_in_stack(args: OpArgs) -> Source | None:
+    """The innermost function of the ``Call stack`` of an op that is not PyTorch's, with the line that it was at.
+
+    PyTorch 1.8 to 1.12 wrote the Python calls around an op into the op, the innermost first, and no events of them.
+    """
+    return _innermost(bytes(args.call_stack)) if args.call_stack else None
+
+
+@lru_cache(maxsize=_STACKS)
+def _innermost(stack: bytes) -> Source | None:
+    with suppress(msgspec.DecodeError):  # a list, or null
+        frames = msgspec.json.decode(stack, type=str).split(";")
+        return next((source for frame in frames if (source := _source(frame.strip())) is not None), None)
+    return None

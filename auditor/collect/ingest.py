@@ -84,9 +84,9 @@ def graph_from_trace(
 
 def _refuse_lost_kernels(trace: Trace) -> None:
     """Kernels come last in a file: without them what ran on a device would be taken for a CPU's."""
-    if not trace.partial or trace.kernels or trace.device_kind != "cpu":
+    if not trace.partial or trace.has_launched:
         return
-    if trace.devices:
+    if trace.devices or trace.device_kind != "cpu":
         raise AuditError(
             f"{trace.path}: no kernel is in the part that is whole, as they come last; record or copy the trace again."
         )
@@ -97,9 +97,15 @@ def _note_nothing_launched(graph: OpGraph, trace: Trace) -> None:
     """Say why a trace that has ops has no kernels: without it "0 kernels" reads like a result."""
     if trace.kernels or any(op.kernels for op in graph.ops):
         return
-    if trace.device_kind != "cpu":
+    if trace.has_launched:
         graph.coverage.notes.append(
             "The trace holds launches and none of their kernels: it ends before these ran; record a whole step."
+        )
+        return
+    if trace.device_kind != "cpu":
+        graph.coverage.notes.append(
+            "The ops of the trace ran on a GPU, and nothing that it did was recorded: there is nothing to audit in it; "
+            "record it with ProfilerActivity.CUDA, too."
         )
         return
     names = Counter(event.name for event in trace.cpu_ops)
@@ -118,6 +124,8 @@ def _set_steps(graph: OpGraph, trace: Trace, steps: Steps) -> None:
     found = steps.found
     if not found.spans:
         return
+    if steps.assumed:
+        graph.coverage.notes.append(steps.assumed)
     origin = origin_of(trace)
     shifted = (replace(s, start_us=s.start_us - origin, end_us=s.end_us - origin) for s in found.spans)
     graph.steps = replace(found, spans=tuple(shifted))

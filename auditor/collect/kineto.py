@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from auditor.collect.file_kind import described
 from auditor.collect.repeated import drop_repeated
-from auditor.collect.trace_devices import Device, decode_devices
+from auditor.collect.trace_devices import Device, decode_devices, kind_by_kernels, kind_by_memory, kind_by_ops
 from auditor.collect.tracefile import Reading, decode_trace, read_trace_bytes
 from auditor.errors import AuditError
 
@@ -62,6 +62,7 @@ class OpArgs(msgspec.Struct):
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
     types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
     concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b""))
+    call_stack: msgspec.Raw = msgspec.field(name="Call stack", default=msgspec.Raw(b""))
     kernel_backend: str = ""
 
 
@@ -110,17 +111,30 @@ class Trace:
 
     @property
     def device_kind(self) -> str:
-        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where nothing was launched; told by the launches' names.
+        """``cuda``, ``hip``, ``xpu``, or ``cpu`` where nothing ran on a device; told by the launches' names.
 
-        Without launches, as of replayed graphs, by the device: only AMD's has warps of 64 threads.
+        Without launches, as of replayed graphs, by the device (only AMD's has warps of 64 threads) or the kernels'
+        names; where nothing is there of what ran on it, by the ops that only a device has.
         """
-        if not self.kernels and not self.memory and not any("Launch" in launch.name for launch in self.launches):
-            return "cpu"
-        if any(launch.name.startswith("hip") for launch in self.launches) or "AMD" in self.device_name:
+        if not self.has_launched:
+            return self._kind_by_ops()
+        calls = {launch.name for launch in self.launches}
+        if any(name.startswith("hip") for name in calls) or "AMD" in self.device_name:
             return "hip"
         if self.device.properties.warp_size == 64:
             return "hip"
-        return "xpu" if any(launch.name.startswith(("ur", "ze")) for launch in self.launches) else "cuda"
+        if any(name.startswith(("ur", "ze")) for name in calls):
+            return "xpu"
+        return "cuda" if calls else kind_by_kernels({kernel.name for kernel in self.kernels})
+
+    @property
+    def has_launched(self) -> bool:
+        """Whether anything is there that ran on a device, or was launched to."""
+        return bool(self.kernels or self.memory or any("Launch" in launch.name for launch in self.launches))
+
+    def _kind_by_ops(self) -> str:
+        held = {event.name for events in (self.cpu_ops, self.launches, self.annotations) for event in events}
+        return kind_by_ops(held) or kind_by_memory([event.args for event in self.instants[:_MOST_INSTANTS]]) or "cpu"
 
     @property
     def device_name(self) -> str:
@@ -155,6 +169,8 @@ LONGEST_NAME = 1 << 16
 """Characters of a name that are kept: ten times those of the longest C++ kernels."""
 _LATEST_US = 2.0**53
 """Times beyond tell no microseconds apart (that is the year 2255), and a time that is negative is none."""
+_MOST_INSTANTS = 1000
+"""Marks of memory that are asked for their device: a step on one has it among the first."""
 _SHORTEST_US = 1e-6
 """A duration below a picosecond is none."""
 _BARE_LIST = re.compile(rb"[ \t\r\n]*\[")

@@ -66,8 +66,8 @@ class ThreadLinker:
             Op(
                 0, call.op_name, tuple(args), outputs, effect.overload, (),
                 tuple([v for i in effect.writes if isinstance(v := args[i], Value)]),
-                place.module, place.module_class, place.source, foreign.phase, self._thread, foreign.sequence,
-                bool(links), scope=foreign.scope,
+                place.module, place.module_class, place.source or foreign.source, foreign.phase, self._thread,
+                foreign.sequence, bool(links), scope=foreign.scope,
             )
         )  # fmt: skip
         if effect.partial is not None:

@@ -6,7 +6,7 @@ Layers repeat as well, within one step: they are told from steps by the activati
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,15 +42,20 @@ def repetition(trace: Trace, ops: Sequence[Event]) -> Repetition | None:
 
 
 def _of_ops(trace: Trace, ops: Sequence[Event]) -> Repetition | None:
-    thread = Counter(event.thread for event in ops).most_common(1)[0][0]
-    launching = max(by_thread(ops).items(), key=lambda held: (held[0] == thread, len(held[1])))[1]
-    outer = _outermost(launching)
+    outer = main_ops(ops)
     period = smallest_period([event.name for event in outer])
-    if not period or not _is_step(outer, period, training=any(is_backward_node(e.name) for e in trace.cpu_ops)):
+    backward = starts_of_backward(trace)
+    if not period or not _is_step(outer[-period:], training=bool(backward)):
         return None
-    at = _rotation(outer, period)
+    at = _rotation(waits_before(outer, backward), period)
     starts = [event.start for event in outer[at::period]]
     return Repetition(_pieces(starts, len(outer), at, period), f"{period} ops", at_ops=len(outer) % period == 0)
+
+
+def main_ops(ops: Sequence[Event]) -> list[Event]:
+    """Outermost ops of the thread that calls the model, by start: the one with the most that are no backward nodes."""
+    threads = [_outermost(held) for held in by_thread(ops).values()]
+    return max(threads, key=lambda held: sum(not is_backward_node(event.name) for event in held), default=[])
 
 
 def smallest_period(symbols: Sequence[str]) -> int:
@@ -79,17 +84,19 @@ def _outermost(events: Sequence[Event]) -> list[Event]:
     return found
 
 
-def _is_step(ops: Sequence[Event], period: int, *, training: bool) -> bool:
+def _is_step(unit: Sequence[Event], *, training: bool) -> bool:
     """Whether a period is a step and no layer: it trains, takes in or reads out something, or is fed from outside."""
-    unit = ops[-period:]
-    if training or any(event.name.startswith(_FEEDS) for event in unit):
-        return True
+    return training or any(event.name.startswith(_FEEDS) for event in unit) or is_fed_from_outside(unit)
+
+
+def is_fed_from_outside(unit: Sequence[Event]) -> bool:
+    """Whether what ``unit`` first reads is not what another one like it has made; no where there are no shapes."""
     specs = [_floats(event) for event in unit]
     first = next((i for i, held in enumerate(specs) if held), -1)
     if first < 0:
         return False  # no shapes: nothing tells
     activation = specs[first][0]
-    return all(activation not in held for held in specs[first + 1 :]) and not _is_made(activation, ops[-1])
+    return all(activation not in held for held in specs[first + 1 :]) and not _is_made(activation, unit[-1])
 
 
 def takes_over(before: Sequence[Event], after: Sequence[Event]) -> bool:
@@ -118,14 +125,26 @@ def _is_made(spec: TensorSpec, op: Event) -> bool:
     return not made.known or any((s.shape, s.dtype) == (spec.shape, spec.dtype) for s in made.outputs)
 
 
-def _rotation(ops: Sequence[Event], period: int) -> int:
+def _rotation(waits: Sequence[float], period: int) -> int:
     """The first op that begins a step: the window's first where it holds whole periods, else after the longest wait."""
-    if len(ops) % period == 0:
+    if len(waits) % period == 0:
         return 0
-    waits = [0.0] * period
-    for i in range(1, len(ops)):
-        waits[i % period] += max(ops[i].start - ops[i - 1].end, 0.0) / len(ops[i % period :: period])
-    return max(range(period), key=lambda i: (waits[i], -i))
+    return max(range(period), key=lambda i: (sum(waits[i::period]) / len(waits[i::period]), -i))
+
+
+def starts_of_backward(trace: Trace) -> list[float]:
+    """When backward nodes start, in order."""
+    return sorted(event.start for event in trace.cpu_ops if is_backward_node(event.name))
+
+
+def waits_before(ops: Sequence[Event], backward: Sequence[float]) -> list[float]:
+    """How long the thread did nothing before each of ``ops``; while autograd's thread runs it waits within a step."""
+    waits = [0.0]
+    for before, op in pairwise(ops):
+        i = bisect_left(backward, before.end)
+        within = i < len(backward) and backward[i] < op.start
+        waits.append(0.0 if within else max(op.start - before.end, 0.0))
+    return waits
 
 
 def _pieces(

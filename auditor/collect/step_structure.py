@@ -1,7 +1,8 @@
 """The steps of a trace: where each begins and ends, and which of them the window cut.
 
 Taken from what marks them (:mod:`auditor.collect.step_markers`) where the ops between two marks bear it out, else from
-what repeats (:mod:`auditor.collect.repetition`), else the trace is one step, or nothing that has steps.
+what repeats, exactly (:mod:`auditor.collect.repetition`) or nearly (:mod:`auditor.collect.likeness`), else the trace is
+one step, or nothing that has steps.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.collect.kineto import Event, Trace, times_of
+from auditor.collect.likeness import likeness
 from auditor.collect.repetition import repetition, takes_over
 from auditor.collect.step_markers import Marker, is_mark, markers
 from auditor.graph.model import StepSpan, StepSpans
@@ -43,11 +45,15 @@ _NO_STEPS = StepSpans()
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What a trace holds of steps. ``cuts``: times that no activation outlives, ascending; ``window_us`` its length."""
+    """What a trace holds of steps. ``cuts``: times that no activation outlives, ascending; ``window_us`` its length.
+
+    ``assumed`` is a sentence on what they rest on, where that is not what marks them or exact repetition.
+    """
 
     found: StepSpans = _NO_STEPS
     cuts: tuple[float, ...] = ()
     window_us: float = 0.0
+    assumed: str = ""
 
 
 def find_steps(trace: Trace) -> Steps:
@@ -66,7 +72,7 @@ def find_steps(trace: Trace) -> Steps:
             return found
         if marker.by == "profiler":
             single = found
-    return single or repetition_of(trace, ops) or Steps()
+    return single or repetition_of(trace, ops) or _by_likeness(trace, ops) or Steps()
 
 
 def repetition_of(trace: Trace, ops: Sequence[Event]) -> Steps | None:
@@ -79,6 +85,21 @@ def repetition_of(trace: Trace, ops: Sequence[Event]) -> Steps | None:
         for i, (start, end, complete) in enumerate(edges.pieces, 1)
     ]  # fmt: skip
     return _steps("repetition", edges.unit, spans, ops, cut=edges.at_ops)
+
+
+def _by_likeness(trace: Trace, ops: Sequence[Event]) -> Steps | None:
+    """Steps that nothing marks and that are not all the same."""
+    for each in likeness(trace, ops):
+        counted = _Ops(ops, ops[0].pid)
+        spans = _between_marks(list(each.marks), counted, strict=True)
+        complete = sum(span.complete for span in spans or ())
+        if spans is None or complete < 2 or (each.at_begin and complete < len(each.marks)):
+            continue
+        if each.at_begin and spans[0].start_us == each.marks[0]:
+            spans[0] = replace(spans[0], start_us=-inf)
+        found = _steps("likeness", each.unit, spans, ops, cut=each.at_begin)
+        return replace(found, assumed=each.assumed)
+    return None
 
 
 class _Ops:

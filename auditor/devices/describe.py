@@ -92,9 +92,15 @@ def _load_cached(path: Path, mtime_ns: int) -> Device:  # noqa: ARG001 - a chang
 
 def unknown_device_note(name: str, kind: str, properties: DeviceProperties = NOTHING_KNOWN, achieved: str = "") -> str:
     """What to tell the user of a device that nobody described; ``achieved`` is the bandwidth that its trace shows."""
+    best = f", at best {achieved}" if achieved else ""
+    if not name and properties == NOTHING_KNOWN and kind not in ("", "cpu"):
+        return (
+            f"The trace does not say which {kind} device it ran on: savings use the bandwidth that its own kernels "
+            f"reached{best}. Pass --device NAME with one of fusion-audit devices list, or describe it in one file "
+            "(fusion-audit devices new) and pass --device FILE."
+        )
     shown = repr(name) if name else f"this {kind} device"
     facts = _facts(properties)
-    best = f", at best {achieved}" if achieved else ""
     return (
         f"No description of {shown} ({', '.join([kind, *facts])}){_why(name, kind, properties)}: savings use the "
         f"bandwidth that the trace's own kernels reached{best}. Describe it in one file (fusion-audit devices new) and "

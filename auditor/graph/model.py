@@ -238,8 +238,8 @@ class StepSpan:
 class StepSpans:
     """The steps that a trace holds, in order; none where nothing tells them.
 
-    ``by`` is what told them: ``profiler``, ``annotation``, ``optimizer``, ``data loader``, ``modules`` or
-    ``repetition``; ``marker`` is its name in the trace.
+    ``by`` is what told them: ``profiler``, ``annotation``, ``optimizer``, ``data loader``, ``modules``,
+    ``repetition`` or ``likeness`` (that is nearly one); ``marker`` is its name in the trace.
     """
 
     by: str = ""

@@ -24,6 +24,9 @@ EDGES = {
 }
 
 
+NO_OPS = "No op is known for the kernels of this site: nothing can be drawn."
+NO_SHAPES = "without shapes nobody knows what it saves"
+"""Of findings :func:`by_name`."""
 _BY_NAME = "inferred from kernel names: in the order of linked sites of the same rule, their ops were not recorded"
 
 
@@ -244,7 +247,7 @@ def _device_of(finding: Finding) -> str:
     if not finding.device_us:
         return "not timed"
     if by_name(finding):
-        return f"{duration(finding.device_us)} now; without shapes nobody knows what it saves"
+        return f"{duration(finding.device_us)} now; {NO_SHAPES}"
     saving = finding.saving
     saved = f"{duration(saving.likely_us)} likely, {duration(saving.ideal_us)} ideal"
     return f"{duration(finding.device_us)} now, saves {saved}"

@@ -84,7 +84,8 @@ def _drawings(finding: Finding, graph: OpGraph | None, index: int) -> str:
     site = finding.places[0] if finding.places else None
     picture = before(graph, site) if site else None
     if site is None or picture is None:
-        return '<p class="dim">The ops of its sites are not at hand: nothing can be drawn.</p>'
+        why = facts.NO_OPS if facts.by_name(finding) else "The ops of its sites are not at hand: nothing can be drawn."
+        return f'<p class="dim">{escape(why)}</p>'
     name = finding.replacement or finding.name
     at = f", {site.module}" if site.module else ""
     cut = f"; the first {MOST_OPS} ops are drawn, {count(picture.left_out)} more are not" if picture.left_out else ""

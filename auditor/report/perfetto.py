@@ -290,8 +290,9 @@ def _lanes(finding: Finding, graph: OpGraph, zero: float) -> list[list[tuple[_Sl
 
 def _site(finding: Finding, site: Site, graph: OpGraph, zero: float) -> tuple[_Slice, list[_Slice]] | None:
     """What spans the kernels of a site, and these; None where none was timed."""
-    held = [graph.ops[i] for i in site.ops if 0 <= i < len(graph.ops)]
-    kernels = [(k.start_us - zero, k.dur_us, k.name) for op in held for k in op.kernels]
+    held = [k for i in site.ops if 0 <= i < len(graph.ops) for k in graph.ops[i].kernels]
+    held += [graph.unlinked[i] for i in site.unlinked if 0 <= i < len(graph.unlinked)]
+    kernels = [(k.start_us - zero, k.dur_us, k.name) for k in held]
     timed = sorted(k for k in kernels if math.isfinite(k[0]) and math.isfinite(k[1]))
     if not timed:
         return None
@@ -310,15 +311,21 @@ def _site_args(finding: Finding, site: Site) -> dict[str, Any]:
         "source": _place(site.source) if site.source is not None else "",
         "kernels": site.kernels,
         "kernels_after": site.kernels_after,
-        "bytes_now": site.bytes_now,
-        "bytes_fused": site.bytes_fused,
         "device_us": _us(site.device_us),
-        "likely_saving_us": _us(site.saving.likely_us),
-        "step_saving_us": _us(site.saving.step_us),
+        **(_saved(site) if not facts.by_name(finding) else {"saving": facts.NO_SHAPES}),
         "replacement": safe(finding.replacement or ""),
         "legal": " ".join(facts.legality(finding)),
     }
     return {key: value for key, value in args.items() if value != ""}
+
+
+def _saved(site: Site) -> dict[str, Any]:
+    return {
+        "bytes_now": site.bytes_now,
+        "bytes_fused": site.bytes_fused,
+        "likely_saving_us": _us(site.saving.likely_us),
+        "step_saving_us": _us(site.saving.step_us),
+    }
 
 
 # --- events --------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ _BY = {
     "data loader": "told by the data loader",
     "modules": "told by the calls of {}",
     "repetition": "told by {} that repeat exactly",
+    "likeness": "told by {} that repeat, but for a few",
 }
 
 

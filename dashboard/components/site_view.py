@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from dash import html
 
 from auditor.document import Finding, Site
 from auditor.graph.canonical import is_view
-from auditor.graph.model import OpGraph, Value
+from auditor.graph.model import Kernel, Op, OpGraph, Value
 from auditor.report import facts
 from auditor.report.draw import describe, draw
 from auditor.report.format import count, duration, plural, safe, shape, share, size
@@ -16,7 +17,7 @@ from auditor.report.subgraph import MOST_OPS, after, before
 from dashboard.components.code import code_block, details
 from dashboard.components.drawing import figure
 from dashboard.components.tables import table
-from dashboard.data.site_graph import site_graph
+from dashboard.data.site_graph import site_graph, unlinked_kernels
 from dashboard.data.stored import stored
 
 _SIDE = (700.0, 460.0)
@@ -28,6 +29,8 @@ def site_views(run: str, finding: Finding, index: int) -> tuple[list[Any], list[
     if not finding.places:
         return [_not_at_hand()], []
     site = finding.places[min(max(index, 0), len(finding.places) - 1)]
+    if site.unlinked and not site.ops:
+        return [html.P(facts.NO_OPS, className="dim")], [_by_name(run, site), legality(finding, site, None)]
     cut = site_graph(stored(run), site)
     if cut is None:
         return [_not_at_hand()], [legality(finding, site, None)]
@@ -89,12 +92,21 @@ def _legend() -> html.Ul:
 def kernels(graph: OpGraph, site: Site) -> html.Section:
     """The kernels of the site with their times."""
     ops = [graph.ops[i] for i in sorted(set(site.ops))]
-    whole = sum(op.dur_us for op in ops)
+    return _kernels((op, k) for op in ops for k in op.kernels)
+
+
+def _by_name(run: str, site: Site) -> html.Section:
+    """Kernels that no op is known for."""
+    return _kernels((None, kernel) for kernel in unlinked_kernels(stored(run), site))
+
+
+def _kernels(pairs: Iterable[tuple[Op | None, Kernel]]) -> html.Section:
+    held = list(pairs)
+    whole = sum(k.dur_us for _, k in held)
     rows = [
-        [html.Code(safe(op.name)), html.Code(safe(k.name), className="long"), _made(op.outputs), duration(k.dur_us),
-         share(k.dur_us, whole)]
-        for op in ops
-        for k in op.kernels
+        [html.Code(safe(op.name)) if op else "not known", html.Code(safe(k.name), className="long"),
+         _made(op.outputs if op else ()), duration(k.dur_us), share(k.dur_us, whole)]
+        for op, k in held
     ]  # fmt: skip
     none = html.P("None of these ops has a kernel with a time.", className="dim")
     head = ("op", "kernel", "makes", "time", "of the site")

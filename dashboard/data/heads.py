@@ -12,9 +12,10 @@ class _Skipped(msgspec.Struct, frozen=True, gc=False):
 
 
 class _SiteOps(msgspec.Struct, frozen=True, gc=False):
-    """A site of which only the ops are kept: rows of the run's table of ops."""
+    """A site of which only the ops are kept, rows of the run's table of ops, or its kernels that have none."""
 
     ops: list[int]
+    unlinked: list[int] = []
 
 
 class HeadFinding(Finding, kw_only=True):
@@ -30,12 +31,12 @@ class HeadDocument(Document, kw_only=True):
 
 
 class OpsFinding(Finding, kw_only=True):
-    """A finding whose ``places`` have ``ops`` alone."""
+    """A finding whose ``places`` have ``ops`` and ``unlinked`` alone."""
 
     places: list[_SiteOps] = []  # type: ignore[assignment]
 
 
 class OpsDocument(Document, kw_only=True):
-    """A document that says which ops are in which finding."""
+    """A document that says which ops and kernels are in which finding."""
 
     findings: list[OpsFinding] = []  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain, count
@@ -89,11 +90,12 @@ def load_table(run: StoredRun) -> KernelTable:
     kernels = run.table("kernels", encoded=True)
     start = _floats(kernels, "start_us")
     order: NDArray[np.int64] = np.argsort(start, kind="stable")
-    op = _integers(kernels, "op", null=-1)[order]
+    owner = _integers(kernels, "op", null=-1)
+    op = owner[order]
     ops = run.table("ops", _OP_COLUMNS, encoded=True)
     name, op_name = from_arrow(kernels.column("name")).reordered(order), from_arrow(ops.column("name"))
     op_codes = np.append(op_name.codes, -1)[op].astype(np.int32)
-    rule, fingerprint = _findings(run.document, len(ops))
+    rule, fingerprint = _findings(run.document, owner, len(ops))
     return KernelTable(
         run=run.id,
         start_us=start[order] - (start[order[0]] if len(order) else 0.0),
@@ -108,8 +110,8 @@ def load_table(run: StoredRun) -> KernelTable:
         source=_sources(ops).reordered(op),
         phase=from_arrow(ops.column("phase")).reordered(op),
         kind=Words(kind_codes(op_name.words, op_codes, name.words, name.codes), KINDS),
-        rule=rule.reordered(op),
-        fingerprint=fingerprint.reordered(op),
+        rule=rule.reordered(order),
+        fingerprint=fingerprint.reordered(order),
     )
 
 
@@ -131,11 +133,21 @@ def _sources(ops: pyarrow.Table) -> Words:
     return from_texts(codes, [f"{name}:{at}" if name else "" for name, at in texts])
 
 
-def _findings(document: Document, ops: int) -> tuple[Words, Words]:
-    """Rule and fingerprint of the finding that each op belongs to."""
-    codes = np.zeros(ops, np.int32)
+def _findings(document: Document, owner: NDArray[np.int64], ops: int) -> tuple[Words, Words]:
+    """Rule and fingerprint of the finding that each kernel belongs to: by its op ``owner``, or where it has none, by
+    its place among those without one.
+    """
+    loose = np.flatnonzero(owner < 0)
+    of_op, codes = np.zeros(ops + 1, np.int32), np.zeros(len(owner), np.int32)
     for number, finding in enumerate(document.findings, 1):
-        rows = np.fromiter(chain.from_iterable(site.ops for site in finding.places), np.int64)
-        codes[rows[(rows >= 0) & (rows < ops)]] = number
+        of_op[_rows((site.ops for site in finding.places), ops)] = number
+        codes[loose[_rows((site.unlinked for site in finding.places), len(loose))]] = number
+    codes = np.where(owner < 0, codes, of_op[owner])
     rules = ["", *(f"{finding.rule} {finding.name}" for finding in document.findings)]
     return from_texts(codes, rules), from_texts(codes, ["", *(f.fingerprint for f in document.findings)])
+
+
+def _rows(held: Iterable[list[int]], size: int) -> NDArray[np.int64]:
+    """All of ``held`` that a table of ``size`` rows has."""
+    rows = np.fromiter(chain.from_iterable(held), np.int64)
+    return rows[(rows >= 0) & (rows < size)]

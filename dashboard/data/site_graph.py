@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from auditor.document import Site
-from auditor.graph.model import OpGraph
+from auditor.graph.model import Kernel, OpGraph
 from auditor.graph.tables import SCHEMAS, from_tables
 from auditor.store import StoredRun
 
@@ -38,6 +38,15 @@ def site_graph(run: StoredRun, site: Site) -> tuple[OpGraph, Site] | None:
     owners = run.table("kernels", ["op"])
     rows = _Neighbours(ops, values, owners).around(site.ops)
     return _cut(run, values, owners, rows, site)
+
+
+def unlinked_kernels(run: StoredRun, site: Site) -> list[Kernel]:
+    """The kernels of a site that no op is known for, in order; none where the run has no table of kernels."""
+    if "kernels" not in run.table_names:
+        return []
+    loose = np.flatnonzero(np.asarray(run.table("kernels", ["op"]).column("op").is_null()))
+    held = _taken(run, "kernels", [int(loose[i]) for i in site.unlinked if 0 <= i < len(loose)])
+    return [Kernel(k["name"], k["start_us"], k["dur_us"], k["stream"], k["device"]) for k in held.to_pylist()]
 
 
 class _Neighbours:

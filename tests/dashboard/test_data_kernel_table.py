@@ -9,14 +9,19 @@ import pyarrow as pa
 import pytest
 from audited import HOSTILE, NORMS, audited, graph, save
 
+from auditor.document import Finding, Site
 from auditor.errors import AuditError
 from auditor.graph.model import Kernel
 from auditor.graph.tables import to_tables
+from auditor.report import facts
 from auditor.store import Store
+from dashboard.components.site_view import site_views
 from dashboard.context import Context, installed
 from dashboard.data.cache import CACHE
+from dashboard.data.findings import find_finding
 from dashboard.data.kernel_table import kernel_table
 from dashboard.data.kinds import KINDS, kind_codes
+from dashboard.data.site_graph import unlinked_kernels
 from dashboard.data.stored import document, stored
 from dashboard.data.words import from_arrow, from_texts
 
@@ -59,6 +64,32 @@ def test_each_kernel_of_a_finding_names_it_and_no_other_does(store: Store) -> No
     assert not all(expected)
     assert [found.fingerprint.at(row) for row in range(len(found))] == [expected[op] for op in found.op]
     assert {found.rule.at(row)[:6] for row in range(len(found)) if expected[row]} <= {"FUS202", "FUS206", "FUS301"}
+
+
+def test_kernels_that_are_a_site_by_their_names_name_its_finding(store: Store) -> None:
+    # GIVEN a trace whose unlinked kernels have a finding, stored in another order than they ran
+    made = graph(NORMS)
+    made.unlinked = [Kernel("mul_k", 5.0, 2.0), Kernel("gemm_k", 3.0, 1.0), Kernel("silu_k", 1.0, 4.0)]
+    document_ = audited(made, source="trace")
+    site = Site(ops=[], unlinked=[2, 0], kernels=2, device_us=6.0)
+    document_.findings.append(
+        Finding(rule="FUS206", name="unfused-gated-activation", family="elementwise", fingerprint="byname",
+                provenance="inferred", sites=1, kernels=2, device_us=6.0, places=[site])
+    )  # fmt: skip
+    run = store.save(document_, to_tables(made))
+
+    found = kernel_table(run)
+
+    # THEN its own kernels are marked and no other, and the page of the site lists them in order
+    loose = {found.name.at(r): found.fingerprint.at(r) for r in range(len(found)) if found.op[r] < 0}
+    assert loose == {"mul_k": "byname", "gemm_k": "", "silu_k": "byname"}
+    linked = [row for row in range(len(found)) if found.op[row] >= 0]
+    assert any(found.fingerprint.at(row) for row in linked)
+    assert "byname" not in {found.fingerprint.at(row) for row in linked}
+    assert [k.name for k in unlinked_kernels(stored(run), site)] == ["silu_k", "mul_k"]
+    drawn, listed = site_views(run, find_finding(document(run), "byname"), 0)
+    assert facts.NO_OPS in str(drawn)
+    assert "silu_k" in str(listed)
 
 
 def test_kernels_of_no_op_transfers_and_collectives_are_kinds_of_their_own(store: Store) -> None:

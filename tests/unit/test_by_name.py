@@ -14,7 +14,7 @@ from auditor.document import Document, Run
 from auditor.engine.rules import load_rules
 from auditor.graph.model import Kernel, OpGraph
 from auditor.graph.ssa import parse
-from auditor.report import render
+from auditor.report import facts, perfetto, render
 from auditor.report.waterfall import split
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
@@ -166,8 +166,23 @@ def test_reports_tell_what_such_a_finding_stands_on() -> None:
     assert "10.0 µs now; without shapes nobody knows what it saves" in text
     for form in ("html", "markdown", "json"):
         assert "FUS206" in render(document, graph, form)
+    assert facts.NO_OPS in render(document, graph, "html")
     parts = split(document, graph)
     assert parts is not None
+
+
+def test_the_export_marks_the_kernels_of_such_a_site() -> None:
+    graph = model()
+    graph.device_kind = "cuda"
+    graph.unlinked = unlinked(*NAMES)
+    made = list(perfetto.events(audited(graph), graph))
+
+    # The site's own two kernels are marked, the GEMM between them is not
+    marked = [e for e in made if e["ph"] == "X" and e["cat"] == "finding" and e["ts"] < 1000]
+    assert [(e["ts"], e["dur"]) for e in marked] == [(10.0, 25.0), (10.0, 5.0), (30.0, 5.0)]
+    args = marked[0]["args"]
+    assert args["saving"] == facts.NO_SHAPES
+    assert not args.keys() & {"bytes_now", "bytes_fused", "likely_saving_us", "step_saving_us"}
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/traces here")

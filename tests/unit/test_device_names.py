@@ -216,7 +216,10 @@ def test_the_note_has_the_name_as_the_trace_has_it_and_what_its_kernels_reached(
     assert note.startswith("No description of 'NVIDIA GeForce RTX 2080 Ti' (cuda, 68 multiprocessors, 10.8 GiB): ")
     assert "reached, at best 512 GB/s (9 kernels). Describe it in one file (fusion-audit devices new)" in note
     assert str(describe.user_folder()) in note
-    assert "this hip device" in unknown_device_note("", "hip")
+    assert "this hip device" in unknown_device_note("", "hip", props(110, 64.0, (9, 4), 64))
+    nothing = unknown_device_note("", "hip", achieved="1.2 TB/s (9 kernels)")
+    assert nothing.startswith("The trace does not say which hip device it ran on: ")
+    assert "reached, at best 1.2 TB/s (9 kernels). Pass --device NAME" in nothing
 
 
 def test_a_users_own_wildcard_stops_at_what_it_says_of_the_device(tmp_path):

@@ -197,3 +197,56 @@ def test_what_launches_is_an_op_whatever_it_is_called(writer: Writer, tmp_path: 
     graph = writer.graph(tmp_path)
     assert graph.coverage.linked == 1
     assert graph.coverage.outside_ops == 0
+
+
+PACKAGES = "/home/me/envs/old/lib/python3.7/site-packages"
+LAYER = f"{PACKAGES}/torch/nn/functional.py(2263): relu;{PACKAGES}/torch/nn/modules/module.py(1051): _call_impl"
+MODEL = f"{PACKAGES}/torchvision/models/resnet.py(125): forward;train.py(46): <module>"
+
+
+def called(writer: Writer, stack: object, sequence: int = -1) -> None:
+    writer.op("aten::relu", [64, 96])
+    op = next(event for event in reversed(writer.events) if event["cat"] == "cpu_op")
+    op["args"] |= {"Call stack": stack, "Sequence number": sequence}
+
+
+@pytest.mark.parametrize(
+    ("stack", "source"),
+    [
+        (f"{LAYER};{MODEL};", "torchvision/models/resnet.py:125"),  # each frame ends with the mark
+        (f"{LAYER};C:/work/net.py(12): forward;train.py(3): main", "C:/work/net.py:12"),
+        (f"{PACKAGES}/torch/optim/sgd.py(117): step;train.py(51): <module>", "train.py:51"),
+        (f"{LAYER};/usr/lib/python3.7/threading.py(926): _bootstrap_inner", None),
+        (f"{PACKAGES}/torch_guard.py(283): wrapper;{MODEL}", "torchvision/models/resnet.py:125"),
+        ("", None),
+        ("no frame; (12): , 7", None),
+        (["a list"], None),
+        (None, None),
+    ],
+)
+def test_an_ops_call_stack_has_its_line(stack: object, source: str | None, writer: Writer, tmp_path: Path) -> None:
+    called(writer, stack)
+    (op,) = writer.graph(tmp_path).ops
+    assert (str(op.source) if op.source else None) == source
+
+
+def test_a_backward_op_stands_where_the_call_stack_of_its_forward_op_says(writer: Writer, tmp_path: Path) -> None:
+    # GIVEN a trace with call stacks, which backward ops have none of
+    called(writer, f"{LAYER};{MODEL}", sequence=7)
+    writer.event("ReluBackward1", 2, writer.now, 30, **{"Sequence number": 7})
+    writer.op("aten::threshold_backward", [64, 96], [64, 96], [], tid=2)
+
+    # THEN the forward op's line is theirs
+    (forward, backward) = writer.graph(tmp_path).ops
+    assert (backward.phase, backward.source) == ("backward", forward.source)
+    assert backward.source is not None
+    assert backward.source.function == "forward"
+
+
+def test_recorded_calls_go_before_an_ops_call_stack(writer: Writer, tmp_path: Path) -> None:
+    # GIVEN a trace of the era that has both
+    call = {"ph": "X", "cat": "python_function", "name": "net.py(10): forward", "pid": 1, "tid": 1, "ts": 0, "dur": 90}
+    called(writer, "net.py(12): forward;train.py(3): main")
+    writer.events.append(call)
+
+    assert str(writer.graph(tmp_path).ops[0].source) == "net.py:10"

@@ -148,6 +148,68 @@ def test_lost_kernels_do_not_make_a_gpu_a_cpu(tmp_path: Path) -> None:
     assert "its ops are taken for a CPU's" in " ".join(graph_from_trace(path, salvage=True).coverage.notes)
 
 
+def test_a_gpu_without_device_properties_is_an_unknown_gpu(tmp_path: Path) -> None:
+    # GIVEN a trace that breaks off before the properties of the device, which some profilers write last
+    made = json.dumps({"traceEvents": events(), "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]})
+    path = tmp_path / "cut.json"
+    path.write_text(made[: made.index('"deviceProperties"') + 30])
+
+    # WHEN it is audited THEN its kernels are a GPU's, of which nobody knows the peak, and the way on is said
+    run = load(path, config=Config(), salvage=True).document.run
+    assert (run.device.kind, run.device.name) == ("cuda", "cuda")
+    assert any(re.match(r"The trace does not say which cuda device .*reached.*--device NAME", n) for n in run.notes)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"cat": "cpu_op", "name": "aten::cudnn_convolution"}, "cuda"),
+        ({"cat": "cpu_op", "name": "aten::_scaled_dot_product_flash_attention"}, "cuda"),
+        ({"cat": "cpu_op", "name": "CudnnConvolutionBackward0"}, "cuda"),
+        ({"cat": "cpu_op", "name": "aten::miopen_batch_norm"}, "hip"),
+        ({"cat": "cuda_runtime", "name": "cudaMemcpyAsync"}, "cuda"),
+        ({"cat": "user_annotation", "name": "nccl:all_reduce"}, "cuda"),
+        ({"cat": "cpu_instant_event", "name": "[memory]", "ph": "i", "args": {"Device Type": 1, "Bytes": 512}}, "cuda"),
+        ({"cat": "cpu_instant_event", "name": "[memory]", "ph": "i", "args": {"Device Type": 0, "Bytes": 512}}, "cpu"),
+        ({"cat": "cpu_instant_event", "name": "[memory]", "ph": "i", "args": {"Device Type": "?"}}, "cpu"),
+        ({"cat": "cpu_op", "name": "aten::cudnn_is_acceptable"}, "cpu"),
+        ({"cat": "cpu_op", "name": "aten::_use_cudnn_ctc_loss"}, "cpu"),
+        ({"cat": "cpu_op", "name": "aten::_scaled_dot_product_flash_attention_for_cpu"}, "cpu"),
+        ({"cat": "cuda_runtime", "name": "cudaDeviceSynchronize"}, "cpu"),  # the profiler's own, on any machine
+        ({"cat": "user_annotation", "name": "gloo:all_reduce"}, "cpu"),
+    ],
+)
+def test_ops_tell_of_a_gpu_whose_kernels_are_not_there(more: Event, kind: str, tmp_path: Path) -> None:
+    # GIVEN ops without launches, and one event more
+    ops = [event for event in events() if event.get("cat") == "cpu_op"]
+    ops.append({"ph": "X", "pid": 1, "tid": 1, "ts": 900_000, "dur": 2, "args": {}} | more)
+    text = json.dumps({"traceEvents": ops})
+    path = tmp_path / "ops.json"
+    path.write_text(text)
+
+    # WHEN the file is whole THEN no op of a GPU becomes a kernel of a CPU
+    graph = graph_from_trace(path)
+    assert graph.device_kind == kind
+    if kind != "cpu":
+        assert graph.kernels == 0
+        assert graph.coverage.notes[-1].startswith("The ops of the trace ran on a GPU, and nothing that it did was")
+
+    # AND where its kernels are lost with the end of the file it is refused
+    path.write_text(text[:-2])
+    if kind != "cpu":
+        with pytest.raises(AuditError, match="no kernel is in the part that is whole, as they come last"):
+            graph_from_trace(path, salvage=True)
+    else:
+        assert graph_from_trace(path, salvage=True).device_kind == "cpu"
+
+
+def test_kernels_alone_tell_the_vendor_by_their_names(tmp_path: Path) -> None:
+    made = [event for event in events() if event.get("cat") == "kernel"]
+    for name, kind in (("Cijk_Alik_Bljk_HHS_BH_MT128x128x64", "hip"), ("sm90_xmma_gemm_f16f16", "cuda")):
+        (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [event | {"name": name} for event in made]}))
+        assert graph_from_trace(tmp_path / "t.json").device_kind == kind
+
+
 def _rank(event: Event) -> str:
     cat = event.get("cat", "")
     return "kernel" if cat == "kernel" else "cuda_runtime" if "correlation" in event.get("args", {}) else "cpu_op"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from auditor.collect.file_kind import archive
 from auditor.report.format import clip, safe
 from auditor.store import Missing
 from auditor.store.ids import new_id
@@ -105,9 +107,11 @@ def _keep(service: Service, found: Received, name: str, execution_trace: str) ->
 def _kind(head: bytes) -> str:
     if head.startswith(b"\x1f\x8b"):
         return "json.gz"
-    if head.lstrip()[:1] in (b"{", b"["):
+    if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"{", b"["):
         return "json"
-    raise Refused(422, "the upload is neither JSON nor gzip; send a trace of torch.profiler, .json or .json.gz")
+    found = archive(head)
+    known = f" but {found}" if found else "" if head else ": it is empty"
+    raise Refused(422, f"the upload is neither JSON nor gzip{known}; send a trace of torch.profiler, .json or .json.gz")
 
 
 def _sync(folder: Path) -> None:
