@@ -10,7 +10,7 @@ from typing import Any
 
 from auditor.collect.candidate import NORMS, Candidate, Read, never_of_itself, reads_convolved
 from auditor.collect.candidates import Candidates
-from auditor.collect.dispatched import bare
+from auditor.collect.dispatched import bare, is_view
 from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.gradients import Gradients
@@ -23,6 +23,9 @@ from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
 _KEEPS_LINEAR = frozenset({"_to_copy", "mul", "div", "clone"})
 _POWERS = frozenset({"pow", "square", "abs"})
 _PAIRS = frozenset(["add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "maximum", "minimum"])
+_PRODUCT = "aten::bmm"
+_PREPARED = 8
+"""Ops by which ``matmul`` makes batches of its operands: each is expanded, and copied or viewed."""
 
 _COMPILED = "triton_"
 _UNKNOWN = TensorSpec("", (), ())
@@ -107,7 +110,29 @@ class ThreadLinker:
             linked.add(found)
         for path, candidate in links.items():
             self._note_read(candidate, foreign, path)
-        return _older_first(foreign.call, links) if len(links) > 1 else links
+        return self._older_first(foreign, links) if len(links) > 1 else links
+
+    def _older_first(self, foreign: ForeignOp, links: Links) -> Links:
+        """Expressions are evaluated from left to right: of two alike operands the left one was made first.
+
+        But what is updated in place was made for that: ``out += identity``; and of a product only what ``matmul``
+        expanded and reshaped for it tells, as the weights of an attention are made after its values.
+        """
+        first, second = links.get((0,)), links.get((1,))
+        if not first or not second or first.spec != second.spec:
+            return links
+        name = foreign.call.name
+        if not (
+            bare(name) in _PAIRS or (name == _PRODUCT and all(self._made_for(c, foreign) for c in (first, second)))
+        ):
+            return links
+        swapped = (first.op > second.op) != name.endswith("_")
+        return {**links, (0,): second, (1,): first} if swapped else links
+
+    def _made_for(self, candidate: Candidate, foreign: ForeignOp) -> bool:
+        """Whether a view was taken just before ``foreign``, with nothing computed since."""
+        between = self._names[candidate.op : foreign.number]
+        return len(between) <= _PREPARED and all(is_view(name) or name == "aten::clone" for name in between)
 
     def _reachable(self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate]) -> list[Candidate]:
         """Values that look like ``spec`` and are not linked to the op already; in a list one value may stand twice."""
@@ -253,18 +278,6 @@ def _effect(call: CallForm, links: Links) -> Effect:
 @lru_cache(maxsize=65536)
 def _effect_on_list(call: CallForm, dtype: str) -> Effect:
     return effect_of(call.name, call.inputs, dtype)
-
-
-def _older_first(call: CallForm, links: Links) -> Links:
-    """Expressions are evaluated from left to right: of two alike operands the left one was made first.
-
-    But what is updated in place was made for that: ``out += identity``.
-    """
-    first, second = links.get((0,)), links.get((1,))
-    if not first or not second or first.spec != second.spec or bare(call.name) not in _PAIRS:
-        return links
-    swapped = (first.op > second.op) != call.name.endswith("_")
-    return {**links, (0,): second, (1,): first} if swapped else links
 
 
 def _linear_of(call: CallForm, links: Links) -> Candidate | None:

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.profiler import ProfilerActivity, profile
 
 from auditor.collect.inferred import inferred_graph
 from auditor.collect.kineto import Event, Trace, by_thread, load_trace
@@ -214,3 +216,28 @@ def test_a_graph_taken_apart_leaves_nothing_to_the_garbage_collector(tmp_path: P
         graph.dismantle()
 
         assert sum(type(thing) in (Op, Value) for thing in gc.get_objects()) == before
+
+
+def test_the_weights_of_an_attention_are_the_left_operand_though_its_values_look_alike(tmp_path: Path) -> None:
+    # GIVEN an attention whose sequence is as long as its values are wide, recorded
+    q, k, x = torch.randn(2, 4, 16, 8), torch.randn(2, 4, 8, 16), torch.randn(2, 4, 16, 16)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
+        values = x.exp()
+        torch.matmul(torch.softmax(torch.matmul(q, k), -1), values)
+    recorded.export_chrome_trace(str(tmp_path / "t.json"))
+
+    # WHEN it is read
+    graph = inferred_graph(load_trace(tmp_path / "t.json"))
+
+    # THEN the product reads the softmax on its left, and on its right the values, which were made before
+    *_, product = (o for o in graph.ops if o.name == "aten.bmm")
+    left, right = product.args
+    assert [made_by(left), made_by(right)] == ["aten._softmax", "aten.exp"]
+
+
+def made_by(value: object) -> str:
+    while isinstance(value, Value) and value.producer is not None and value.base is not None:
+        value = value.base
+    assert isinstance(value, Value)
+    assert value.producer is not None
+    return value.producer.name
