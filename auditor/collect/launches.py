@@ -26,7 +26,8 @@ GRAPH_LAUNCHES = frozenset({
 })  # fmt: skip
 
 Unknown = Literal["none", "early", "unclear"]
-"""Why a launch is not known: no launch in the file has the id; all that have it come later; several may be meant."""
+"""Why a launch is not known: no launch in the file has the id; all that have it come later; several may be meant, or
+the file has no launches at all."""
 
 Launched = tuple[Event, LaunchArgs]
 
@@ -63,7 +64,7 @@ class Launches:
         """The launch of a device event: the last one with its id, on its process, that had begun before it."""
         held = self._by_id.get(args.correlation)
         if held is None:
-            return _NONE if args.correlation > 0 else _UNCLEAR
+            return _NONE if args.correlation > 0 and (self._by_id or self._is_shared(args)) else _UNCLEAR
         if len(held) == 1:
             return Sought(held[0]) if self._has_begun(held[0], kernel) else _EARLY
         begun = [event for event in held if self._has_begun(event, kernel)]
@@ -78,7 +79,10 @@ class Launches:
         """Whether a graph was launched; without the launch in the file, whether many kernels share the id."""
         if found.launch is not None:
             return found.launch.name in GRAPH_LAUNCHES
-        return found.why == "none" and args.correlation in self._shared_ids
+        return found.why == "none" and self._is_shared(args)
+
+    def _is_shared(self, args: LaunchArgs) -> bool:
+        return args.correlation in self._shared_ids
 
     def _has_begun(self, launch: Event, kernel: Event) -> bool:
         late = launch.start - kernel.start
