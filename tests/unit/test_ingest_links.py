@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +69,21 @@ def test_every_unlinked_kernel_is_counted_with_its_reason(tmp_path: Path) -> Non
     assert (c.kernels, c.linked, c.before_window, c.graph_replayed, c.outside_ops) == (5, 1, 1, 2, 1)
     assert len(graph.unlinked) == 4
     assert graph.kernels == 5
+
+
+def test_an_id_that_is_given_again_and_again_costs_no_look_at_all_its_launches_for_each_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN one id that 400 launches of two processes have, and as many kernels
+    launches = [launch(10 * i, 5) | {"pid": 1 + i % 2} for i in range(400)]
+    kernels = [kernel(2000 + 10 * i, 5) for i in range(400)]
+    looks = []
+    monkeypatch.setattr(Event, "start", property(lambda event: looks.append(1) or event.ts))
+
+    # WHEN they are linked THEN nothing tells the process, and the work is not the product of both
+    graph = graph_of(tmp_path, op("aten::add", 0, 5000), *launches, *kernels)
+    assert (graph.coverage.kernels, graph.coverage.unattributed) == (400, 400)
+    assert len(looks) < 400 * 40
 
 
 def test_a_device_to_host_copy_is_seen_at_its_op_and_is_no_kernel(tmp_path: Path) -> None:
