@@ -71,7 +71,8 @@ class CoverageInfo(msgspec.Struct, kw_only=True):
     outside_ops: int = 0
     """Launched outside of any op."""
     unattributed: int = 0
-    """The trace does not tell which launch is theirs: no correlation id, or one that several processes gave."""
+    """The trace does not tell which launch is theirs: no correlation id, one that several processes gave, or no launch
+    in the whole file."""
     partial: bool = False
     """The trace is cut off or damaged: counts and times are of what was whole (``import --salvage``)."""
     edges: str = "observed"

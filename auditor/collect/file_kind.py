@@ -14,9 +14,12 @@ _MAGIC = (
     (b"SQLite format 3\x00", "an SQLite database, such as Nsight Systems exports, not a profiler's trace"),
     (b"\x80\x02", "a pickle, such as a memory snapshot, not a profiler's trace"),
     (b"\x80\x04", "a pickle, such as a memory snapshot, not a profiler's trace"),
+    (b"version https://git-lfs", "a Git LFS pointer (git lfs pull fetches the file)"),
+    (b"<", "an HTML or XML page, as a failed download leaves (fetch the file itself)"),
     (b"\xff\xfe", "UTF-16 text (save it as UTF-8)"),
     (b"\xfe\xff", "UTF-16 text (save it as UTF-8)"),
 )
+_BEGIN = 256
 _TAR_AT, _TAR = 257, b"ustar"
 
 
@@ -24,7 +27,8 @@ def archive(data: bytes) -> str:
     """What ``data`` is by its first bytes, with its article; ``""`` where it may be JSON."""
     if data[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
         return "a tar archive (unpack it first)"
-    return next((kind for magic, kind in _MAGIC if data.startswith(magic)), "")
+    begin = data[:_BEGIN].lstrip() or data[:_BEGIN]
+    return next((kind for magic, kind in _MAGIC if begin.startswith(magic)), "")
 
 
 class _Keys(msgspec.Struct):

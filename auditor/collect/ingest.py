@@ -95,6 +95,11 @@ def _refuse_lost_kernels(trace: Trace) -> None:
 
 def _note_nothing_launched(graph: OpGraph, trace: Trace) -> None:
     """Say why a trace that has ops has no kernels: without it "0 kernels" reads like a result."""
+    if not trace.kernels and trace.device_kind == "cpu" and trace.cpu_ops and trace.device_name:
+        graph.coverage.notes.append(
+            f"The trace lists {trace.device_name} and holds no kernel of it: times are those of ops on the host; for "
+            "the device's, record with ProfilerActivity.CUDA (XPU on Intel)."
+        )
     if trace.kernels or any(op.kernels for op in graph.ops):
         return
     if trace.has_launched:

@@ -164,6 +164,7 @@ _KINDS = {
 _RANGES = ("ProfilerStep#", "Optimizer.step#", "Optimizer.zero_grad#")
 EXPORT = "fusion-audit"
 """Who made a trace, in the ``otherData`` of those that are exported."""
+_NOT_WHOLE = "is damaged before the first event, so there is nothing to save; record or copy it again"
 _NO_EVENTS = "no traceEvents in it, so not a profiler trace; give the file of export_chrome_trace"
 LONGEST_NAME = 1 << 16
 """Characters of a name that are kept: ten times those of the longest C++ kernels."""
@@ -193,7 +194,7 @@ def load_trace(path: str | Path, reading: Reading | None = None) -> Trace:
         file = _loosely_decoded(data, path, reading, error)
     _refuse_our_own(file, path)
     if file.traceEvents is None:
-        raise AuditError(f"{path}: {described(data) or _NO_EVENTS}.")
+        raise AuditError(f"{path}: {_NOT_WHOLE if reading.partial else described(data) or _NO_EVENTS}.")
     if reading.partial:
         reading.notes.append(
             f"Only a part of the trace is there: {len(file.traceEvents):,} whole events were saved, and counts and "

@@ -8,9 +8,11 @@ that is counted, not guessed. RCCL's kernels have the id 0 from roctracer
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
+from operator import attrgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -26,7 +28,8 @@ GRAPH_LAUNCHES = frozenset({
 })  # fmt: skip
 
 Unknown = Literal["none", "early", "unclear"]
-"""Why a launch is not known: no launch in the file has the id; all that have it come later; several may be meant."""
+"""Why a launch is not known: no launch in the file has the id; all that have it come later; several may be meant, or
+the file has no launches at all."""
 
 Launched = tuple[Event, LaunchArgs]
 
@@ -38,6 +41,24 @@ class Sought(NamedTuple):
     why: Unknown = "none"
 
 
+class _Again(NamedTuple):
+    """Launches of one id that is in the file more than once, by start time."""
+
+    by_process: dict[object, list[Event]]
+    second: Event | None
+    """The first of the process that gave it second, if another one did."""
+
+    @classmethod
+    def of(cls, held: Sequence[Event]) -> _Again:
+        """``held`` by process."""
+        found: dict[object, list[Event]] = {}
+        for event in held:
+            found.setdefault(event.pid, []).append(event)
+        firsts = [events[0] for events in found.values()]
+        return cls(found, firsts[1] if len(firsts) > 1 else None)
+
+
+_START = attrgetter("start")
 _NONE, _EARLY, _UNCLEAR = Sought(None), Sought(None, "early"), Sought(None, "unclear")
 
 
@@ -56,29 +77,41 @@ class Launches:
             held.append(event)
             if len(held) > 1:
                 again.add(correlation)
+        self._again: dict[int, _Again] = {}
         for correlation in again:
-            self._by_id[correlation].sort(key=lambda event: event.start)
+            held = self._by_id[correlation]
+            held.sort(key=_START)
+            self._again[correlation] = _Again.of(held)
 
     def of(self, kernel: Event, args: LaunchArgs) -> Sought:
         """The launch of a device event: the last one with its id, on its process, that had begun before it."""
         held = self._by_id.get(args.correlation)
         if held is None:
-            return _NONE if args.correlation > 0 else _UNCLEAR
+            return _NONE if args.correlation > 0 and (self._by_id or self._is_shared(args)) else _UNCLEAR
         if len(held) == 1:
             return Sought(held[0]) if self._has_begun(held[0], kernel) else _EARLY
-        begun = [event for event in held if self._has_begun(event, kernel)]
-        if not begun:
+        if not self._has_begun(held[0], kernel):
             return _EARLY
-        if len({event.pid for event in begun}) > 1:
+        again = self._again[args.correlation]
+        if again.second is not None and self._has_begun(again.second, kernel):
             process = self._process_of.get(_device(kernel, args))
-            begun = [event for event in begun if process is not None and event.pid == process[0]]
-        return Sought(begun[-1]) if begun else _UNCLEAR
+            held = again.by_process.get(process[0], []) if process is not None else []
+        begun = self._begun(held, kernel)
+        return Sought(held[begun - 1]) if begun else _UNCLEAR
 
     def is_replay(self, found: Sought, args: LaunchArgs) -> bool:
         """Whether a graph was launched; without the launch in the file, whether many kernels share the id."""
         if found.launch is not None:
             return found.launch.name in GRAPH_LAUNCHES
-        return found.why == "none" and args.correlation in self._shared_ids
+        return found.why == "none" and self._is_shared(args)
+
+    def _is_shared(self, args: LaunchArgs) -> bool:
+        return args.correlation in self._shared_ids
+
+    def _begun(self, held: Sequence[Event], kernel: Event) -> int:
+        """How many of ``held``, by start time, had begun: a file may give one id a hundred thousand times."""
+        limit = max(SKEW_US, self._slack_us)
+        return bisect_right(held, limit, key=lambda launch: launch.start - kernel.start)
 
     def _has_begun(self, launch: Event, kernel: Event) -> bool:
         late = launch.start - kernel.start

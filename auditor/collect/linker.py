@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from auditor.collect.candidate import NORMS, Candidate, Read, is_convolved, never_of_itself
 from auditor.collect.candidates import Candidates
+from auditor.collect.dispatched import is_view
 from auditor.collect.foreign_ops import CallForm, ForeignOp, next_compute_start
 from auditor.collect.frames import NOWHERE, Frames, Place
 from auditor.collect.gradients import Gradients
@@ -19,6 +20,10 @@ from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
+
+_PRODUCT = "aten::bmm"
+_PREPARED = 8
+"""Ops by which ``matmul`` makes batches of its operands: each is expanded, and copied or viewed."""
 
 _COMPILED = "triton_"
 _UNKNOWN = TensorSpec("", (), ())
@@ -106,7 +111,31 @@ class ThreadLinker:
             linked.add(found)
         for path, candidate in links.items():
             _note_read(candidate, foreign, feeds_gemm=self._feeds_gemm(foreign, path))
-        return _older_first(foreign.call, links) if len(links) > 1 else links
+        return self._older_first(foreign, links) if len(links) > 1 else links
+
+    def _older_first(self, foreign: ForeignOp, links: Links) -> Links:
+        """Expressions are evaluated from left to right: of two alike operands the left one was made first.
+
+        But what is updated in place was made for that: ``out += identity``; and of a product only what ``matmul``
+        expanded and reshaped for it tells, as the weights of an attention are made after its values.
+        """
+        manner, product = foreign.call.manner, foreign.call.name == _PRODUCT
+        if not (manner.pairs or product):
+            return links
+        first, second = links.get((0,)), links.get((1,))
+        if not first or not second or first.spec != second.spec:
+            return links
+        if product and not all(self._made_for(c, foreign) for c in (first, second)):
+            return links
+        swapped = (first.op > second.op) != manner.in_place
+        return {**links, (0,): second, (1,): first} if swapped else links
+
+    def _made_for(self, candidate: Candidate, foreign: ForeignOp) -> bool:
+        """Whether a view was taken just before ``foreign``, with nothing computed since."""
+        if foreign.number - candidate.op > _PREPARED:
+            return False
+        between = self._names[candidate.op : foreign.number]
+        return all(is_view(name) or name == "aten::clone" for name in between)
 
     def _reachable(
         self, spec: TensorSpec, foreign: ForeignOp, path: Path, linked: Set[Candidate], *, backward: bool
@@ -265,20 +294,6 @@ def _effect(call: CallForm, links: Links) -> Effect:
 @lru_cache(maxsize=65536)
 def _effect_on_list(call: CallForm, dtype: str) -> Effect:
     return effect_of(call.name, call.inputs, dtype)
-
-
-def _older_first(call: CallForm, links: Links) -> Links:
-    """Expressions are evaluated from left to right: of two alike operands the left one was made first.
-
-    But what is updated in place was made for that: ``out += identity``.
-    """
-    if not call.manner.pairs:
-        return links
-    first, second = links.get((0,)), links.get((1,))
-    if not first or not second or first.spec != second.spec:
-        return links
-    swapped = (first.op > second.op) != call.manner.in_place
-    return {**links, (0,): second, (1,): first} if swapped else links
 
 
 def _linear_of(call: CallForm, links: Links) -> Candidate | None:

@@ -47,6 +47,21 @@ class _Group:
     members: set[int] = field(default_factory=set)
     shifted: set[int] = field(default_factory=set)
     """Ops whose results are read at other places than the kernel is at: they can't be part of it."""
+    before: dict[int, Op] = field(default_factory=dict)
+    """Ops outside that have to run before a member, by index: what each join would else gather from all members."""
+
+    def join(self, other: _Group) -> None:
+        """Take in all that ``other``, the smaller one, has."""
+        for index in other.members:
+            self.before.pop(index, None)
+        self.before.update((index, op) for index, op in other.before.items() if index not in self.members)
+        self.nodes.extend(other.nodes)
+        self.members |= other.members
+        self.shifted |= other.shifted
+        self.space = max(self.space, other.space)
+        self.axis, self.row = (self.axis or other.axis), (self.row or other.row)
+        self.first = min(self.first, other.first)
+        self.last = max(self.last, other.last)
 
 
 def propose_chains(graph: Canonical, rule: Rule, claimed: set[int]) -> Proposals:
@@ -159,7 +174,8 @@ class _Grower:
         axis = _axis(node)
         row = (_input_shape(node) or (1,))[-1] if axis == ROWS else 0
         members, shifted = {op.index for op in node.ops}, _shifted(node)
-        own = _Group([node], _space(node), axis, row, node.ops[0].index, node.index, members, shifted)
+        before = {op.index: op for own in node.ops for op in self.graph.before(own) if op.index not in members}
+        own = _Group([node], _space(node), axis, row, node.ops[0].index, node.index, members, shifted, before)
         self.group_of[id(node)] = own
         for operand in node.distinct_operands():
             producer = operand.producer
@@ -199,14 +215,12 @@ class _Grower:
 
     def _convex(self, theirs: _Group, ours: _Group, first: int, last: int) -> bool:
         """No path leaves the two and comes back: walk up from what comes in, and from what the host waits for."""
-        inside = theirs.members | ours.members
+        one, other = ours.members, theirs.members
         pending = [
             made
             for group in (ours, theirs)
-            for member in group.nodes
-            for op in member.ops
-            for made in self.graph.before(op)
-            if made.index not in inside and made.index > first
+            for index, made in group.before.items()
+            if index > first and index not in one and index not in other
         ]
         barriers = self.graph.barriers
         for i in range(bisect_right(barriers, first), bisect_right(barriers, last - 1)):
@@ -220,7 +234,7 @@ class _Grower:
             for made in self.graph.before(op):
                 if made.index < first:
                     continue
-                if made.index in inside:
+                if made.index in one or made.index in other:
                     self.refusals.append(self._refusal(made, op))
                     return False
                 pending.append(made)
@@ -235,13 +249,7 @@ class _Grower:
         small, large = sorted((theirs, ours), key=lambda g: len(g.nodes))
         for node in small.nodes:
             self.group_of[id(node)] = large
-        large.nodes.extend(small.nodes)
-        large.members |= small.members
-        large.shifted |= small.shifted
-        large.space = max(large.space, small.space)
-        large.axis, large.row = (large.axis or small.axis), (large.row or small.row)
-        large.first = min(large.first, small.first)
-        large.last = max(large.last, small.last)
+        large.join(small)
 
 
 def could_join(node: Node) -> bool:

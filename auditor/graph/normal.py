@@ -118,8 +118,11 @@ def _unbiased(correction: Any) -> Any:
 
 
 def _softmax(kind: str) -> Callable[[tuple[Any, ...], RankOf], Call]:
+    """Over the last dim unless the trace says so; old ones hold no numbers."""
+
     def rewrite(args: tuple[Any, ...], rank_of: RankOf) -> Call:
-        return kind, (args[0], _dim(_get(args, 1, -1), rank_of(args[0])))
+        dim = _get(args, 1)
+        return kind, (args[0], -1 if dim is None else _dim(dim, rank_of(args[0])))
 
     return rewrite
 

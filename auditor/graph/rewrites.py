@@ -128,6 +128,22 @@ def _as_mean(graph: Canonical, node: Node) -> None:
         node.kind, node.args = "mean", reduce.args
 
 
+def _rewrite_reduction(_: Canonical, node: Node) -> None:
+    """Old traces hold no numbers: the dims are what the result lacks, and what is averaged is a square.
+
+    A power of which nothing is known may be another one; no rule takes its mean for a norm but under a root.
+    """
+    source = node.args[0]
+    if type(source) is not CValue or not node.op.outputs or len(node.args) < 2 or node.args[1] is not None:
+        return
+    shape, result = source.value.shape, node.op.outputs[0].shape
+    if len(shape) > 1 and result in ((*shape[:-1], 1), shape[:-1]):
+        node.args = (source, (-1,), *node.args[2:])
+    power = _made_by(source, "pow")
+    if node.kind == "mean" and power is not None and power.args[1:] == (None,):
+        power.kind, power.args = "square", power.args[:1]
+
+
 def _rewrite_reciprocal(graph: Canonical, node: Node) -> None:
     root = _made_by(node.args[0], "sqrt")
     if root is not None and graph.read_only_by(node.args[0], node.op):
@@ -191,6 +207,9 @@ def _rewrite_copy_into(_: Canonical, node: Node) -> None:
 
 REWRITES = {
     "mul": _rewrite_mul,
+    "mean": _rewrite_reduction,
+    "sum": _rewrite_reduction,
+    "amax": _rewrite_reduction,
     "reciprocal": _rewrite_reciprocal,
     "div": _rewrite_div,
     "softmax": _rewrite_softmax,

@@ -60,7 +60,7 @@ def _known() -> list[Known]:
 def _patterns() -> dict[str, list[tuple[int, Pattern, int]]]:
     """By the first letters of a pattern: its place in the order, the pattern and its row.
 
-    Six hundred patterns held against two thousand names would take longer than reading the trace.
+    A thousand patterns held against two thousand names would take longer than reading the trace.
     """
     found: dict[str, list[tuple[int, Pattern, int]]] = {}
     every = [(pattern, index) for index, row in enumerate(ROWS) for pattern in patterns_of(row)]

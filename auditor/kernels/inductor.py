@@ -56,6 +56,7 @@ def _bare(names: frozenset[str]) -> frozenset[str]:
 
 
 _COPIES = _bare(COPY | MOVEMENT) | _VIEWS
+_LOOKUPS = _bare(GATHER)
 _REDUCTIONS = _bare(REDUCTION)
 _VOCABULARY = (
     _bare(POINTWISE | REDUCTION | NORM | GEMM | ATTENTION | COPY | MOVEMENT | GATHER | RANDOM | GENERATOR) | _VIEWS
@@ -104,6 +105,8 @@ def _family(kind: str, ops: tuple[str, ...]) -> Family:
         if any("softmax" in op for op in ops):
             return "softmax"
         return "norm" if found & _NORMS else "sort" if found & _SCANS else "reduction"
+    if found & _LOOKUPS and found <= _LOOKUPS | _COPIES:
+        return "gather"
     return "copy" if ops and found <= _COPIES else "elementwise"
 
 

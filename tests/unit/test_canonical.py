@@ -145,6 +145,30 @@ def test_arguments_that_no_schema_allows_leave_the_op_as_it_is() -> None:
 # ── who reads what ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("result", "dims"),
+    [("f32[2, 8, 1]", (-1,)), ("f32[2, 8]", (-1,)), ("f32[2, 1, 16]", None), ("f32", None), ("f32[2, 1, 1]", None)],
+)
+def test_the_dims_that_an_old_trace_does_not_tell_are_those_that_the_result_lacks(
+    result: str, dims: tuple[int, ...] | None
+) -> None:
+    graph = canonical(
+        f"x: f32[2, 8, 16]\np = aten.pow.Tensor_Scalar(x, None)\nm: {result} = aten.mean.dim(p, None, None)"
+    )
+    power, mean = graph.nodes
+    assert (power.kind, mean.args[1]) == ("square", dims)
+
+
+def test_a_power_that_an_old_trace_does_not_tell_is_no_square_where_it_is_not_averaged() -> None:
+    assert kinds("x: f32[8, 16]\np = aten.pow.Tensor_Scalar(x, None)\ny = aten.mul(p, 0.5)") == ["pow", "mul"]
+    assert kinds("x: f32[8, 16]\np = aten.pow(x, 3)\nm = aten.mean(p, [-1])") == ["pow", "mean"]
+
+
+def test_a_softmax_of_an_old_trace_is_over_the_last_dim() -> None:
+    old, new = (canonical(f"x: f32[8, 16]\np = aten._softmax(x, {dim}, None)").nodes[0] for dim in ("None", "1"))
+    assert old.args[1] == new.args[1] == -1
+
+
 def test_readers_through_views_and_results_of_the_step() -> None:
     graph = canonical("x: f32[4, 8]\na = aten.neg(x)\nv = aten.view(a, [8, 4])\ny = aten.exp(v)\nreturn y, v")
     named = values(graph)

@@ -101,3 +101,15 @@ def test_a_host_check_is_refused() -> None:
 def test_a_chain_of_a_thousand_kernels_is_one_and_quick() -> None:
     lines = ["a0 = aten.exp(x)", *(f"a{i} = aten.sin(a{i - 1})" for i in range(1, 1000))]
     assert chains("\n".join(lines)) == [list(range(1000))]
+
+
+def test_a_kernel_that_joins_a_long_chain_does_not_walk_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a chain of 300 kernels, and a count of who is asked for what runs before it
+    text = HEAD + "v0 = aten.exp(x)\n" + "\n".join(f"v{i} = aten.exp(v{i - 1})" for i in range(1, 300))
+    graph, asked, before = Canonical(parse(text)), [], Canonical.before
+    monkeypatch.setattr(Canonical, "before", lambda self, op: asked.append(op) or before(self, op))
+
+    (found,) = propose_chains(graph, rule(), set()).candidates
+
+    assert len(found.region.ops) == 300
+    assert len(asked) < 10 * 300

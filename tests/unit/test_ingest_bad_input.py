@@ -88,6 +88,8 @@ OF_ANOTHER_KIND = [
     (b"\x28\xb5\x2f\xfd" + bytes(60), "is packed with zstd"),
     (trace().decode().encode("utf-16"), "is UTF-16 text"),
     (b"\x80\x04\x95" + bytes(60), "is a pickle"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "is a Git LFS pointer"),
+    (b"\n<!DOCTYPE html><html>Not Found</html>", "is an HTML or XML page"),
     (bytes(range(128, 256)) * 9, "not valid JSON"),
     (b"7", "known form"),
     (b"true", "known form"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,20 @@ def test_launches_outside_of_ops_are_counted(tmp_path: Path) -> None:
 
 def test_kernels_alone_are_an_audit_without_ops(tmp_path: Path) -> None:
     graph = graph_from_trace(write(tmp_path / "t.json", MODERN, steps(MODERN), keep=is_kernel))
-    assert counted(graph.coverage) == (16, 0, 16, 0, 0, 0)
+    assert counted(graph.coverage) == (16, 0, 0, 0, 0, 16)  # that all were launched before is as likely as a filter
+
+
+def test_ops_without_kernels_on_a_machine_with_a_gpu_are_said_to_be_timed_on_the_host(tmp_path: Path) -> None:
+    # GIVEN what ProfilerActivity.CPU alone records where a GPU is
+    era = replace(MODERN, top={"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]})
+    graph = graph_from_trace(write(tmp_path / "t.json", era, steps(era), keep=lambda e: e.get("cat") == "cpu_op"))
+
+    # THEN it is an audit of a CPU, with what was left out
+    assert graph.device_kind == "cpu"
+    assert graph.coverage.notes == [
+        "The trace lists NVIDIA H100 80GB HBM3 and holds no kernel of it: times are those of ops on the host; for the "
+        "device's, record with ProfilerActivity.CUDA (XPU on Intel)."
+    ]
 
 
 def test_the_ranges_of_1_8_are_no_ops_and_its_nodes_are_backward(tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.profiler import ProfilerActivity, profile
 
 from auditor.collect.inferred import inferred_graph
 from auditor.collect.kineto import Event, Trace, by_thread, load_trace
@@ -66,6 +69,21 @@ def test_every_unlinked_kernel_is_counted_with_its_reason(tmp_path: Path) -> Non
     assert (c.kernels, c.linked, c.before_window, c.graph_replayed, c.outside_ops) == (5, 1, 1, 2, 1)
     assert len(graph.unlinked) == 4
     assert graph.kernels == 5
+
+
+def test_an_id_that_is_given_again_and_again_costs_no_look_at_all_its_launches_for_each_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN one id that 400 launches of two processes have, and as many kernels
+    launches = [launch(10 * i, 5) | {"pid": 1 + i % 2} for i in range(400)]
+    kernels = [kernel(2000 + 10 * i, 5) for i in range(400)]
+    looks = []
+    monkeypatch.setattr(Event, "start", property(lambda event: looks.append(1) or event.ts))
+
+    # WHEN they are linked THEN nothing tells the process, and the work is not the product of both
+    graph = graph_of(tmp_path, op("aten::add", 0, 5000), *launches, *kernels)
+    assert (graph.coverage.kernels, graph.coverage.unattributed) == (400, 400)
+    assert len(looks) < 400 * 40
 
 
 def test_a_device_to_host_copy_is_seen_at_its_op_and_is_no_kernel(tmp_path: Path) -> None:
@@ -214,3 +232,28 @@ def test_a_graph_taken_apart_leaves_nothing_to_the_garbage_collector(tmp_path: P
         graph.dismantle()
 
         assert sum(type(thing) in (Op, Value) for thing in gc.get_objects()) == before
+
+
+def test_the_weights_of_an_attention_are_the_left_operand_though_its_values_look_alike(tmp_path: Path) -> None:
+    # GIVEN an attention whose sequence is as long as its values are wide, recorded
+    q, k, x = torch.randn(2, 4, 16, 8), torch.randn(2, 4, 8, 16), torch.randn(2, 4, 16, 16)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as recorded:
+        values = x.exp()
+        torch.matmul(torch.softmax(torch.matmul(q, k), -1), values)
+    recorded.export_chrome_trace(str(tmp_path / "t.json"))
+
+    # WHEN it is read
+    graph = inferred_graph(load_trace(tmp_path / "t.json"))
+
+    # THEN the product reads the softmax on its left, and on its right the values, which were made before
+    *_, product = (o for o in graph.ops if o.name == "aten.bmm")
+    left, right = product.args
+    assert [made_by(left), made_by(right)] == ["aten._softmax", "aten.exp"]
+
+
+def made_by(value: object) -> str:
+    while isinstance(value, Value) and value.producer is not None and value.base is not None:
+        value = value.base
+    assert isinstance(value, Value)
+    assert value.producer is not None
+    return value.producer.name

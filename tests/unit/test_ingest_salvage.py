@@ -241,6 +241,13 @@ def test_nothing_whole_is_said(tmp_path: Path) -> None:
         load_trace(tmp_path / "cut.json", Reading(salvage=True))
 
 
+def test_damage_before_the_first_event_is_not_called_another_kind_of_file(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(b'{"schemaVersion": 1, "deviceProperties": [{"id": 0},, {"id": 1}], "traceEvents": [{"ph": "X"}]}')
+    with pytest.raises(AuditError, match="is damaged before the first event, so there is nothing to save"):
+        load_trace(bad, Reading(salvage=True))
+
+
 def test_an_execution_trace_is_saved_node_by_node(tmp_path: Path) -> None:
     nodes = [{"id": i, "name": "aten::add", "ctrl_deps": 1, "attrs": [{"name": "tid", "value": 1}]} for i in range(9)]
     data = json.dumps({"schema": "1.1.1", "nodes": nodes}).encode()

@@ -75,6 +75,21 @@ def test_patterns_are_long_enough_to_be_looked_up_and_stand_once() -> None:
         ("void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__parallel_for::ParallelForAgent<int>>(int)",
          "elementwise"),
         ("void thrust::cuda_cub::core::_kernel_agent<thrust::cuda_cub::__reduce::ReduceAgent<int>>(int)", "reduction"),
+        # NCCL before 2.7, which wrote the collective first; its newest; names of engines' own
+        ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "collective"),
+        ("ncclSymkDevKernel_AllReduce_AGxLLMC_R_sum_bf16(ncclSymkDevWorkArgs const*)", "collective"),
+        ("void c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**)", "collective"),
+        ("void quickreduce::allreduce_prototype_twoshot<int>(int)", "collective"),
+        # Words in words: `herk` in GatherKernel, `gemm` in gemma, `sum_kernel` in cumsum, `fprop` of attention
+        ("void my::GatherKernel<int>(int)", "gather"), ("_gemma_rmsnorm_kernel", "norm"), ("cumsum_kernel", "sort"),
+        ("fmha_fprop_fp16_512_64_sm80_kernel(Fused_multihead_attention_fprop_params)", "attention"),
+        ("void biasAddRelu_fprop<c10::Half>(c10::Half*)", "elementwise"), ("rearrange_kernel", "copy"),
+        ("void fused_output_kernel<float>(float*)", "other"),
+        # Intel's: SYCL functors of ATen, kernels of oneDNN
+        ("at::native::xpu::DistributionElementwiseKernelFunctor<float>", "random"),
+        ("at::native::xpu::IndexKernelFunctor<int>", "gather"), ("xe_reorder", "copy"), ("gen_conv_kernel", "gemm"),
+        # A library that is not in the table, with a word that says what it does
+        ("_dynamic_mxfp4_quant_kernel", "elementwise"), ("void mylib::transposeKernelV2<__half>(int)", "copy"),
         # Collectives, transfers
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "collective"),
         ("void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)", "collective"),
@@ -101,6 +116,8 @@ def test_names_are_read_as_what_they_are(name: str, family: str) -> None:
         ("triton_tem_fused_addmm_relu_4", "gemm", ("addmm", "relu"), "addmm + relu"),
         ("triton_tem_fused_flex_attention_0", "attention", ("flex_attention",), "flex_attention"),
         ("triton_for_fused_1", "elementwise", (), "ops of a compiled graph"),
+        ("triton_poi_fused_embedding_view_0", "gather", ("embedding", "view"), "embedding"),
+        ("triton_poi_fused_add_embedding_0", "elementwise", ("add", "embedding"), "add + embedding"),
         ("triton_spl_fused_cumsum_0", "sort", ("cumsum",), "cumsum"),
         ("triton_fused_add_mul_0", "elementwise", ("add", "mul"), "add + mul"),
         ("triton_poi_fused_add_mul_0d1d2de", "elementwise", ("add", "mul"), "add + mul"),

@@ -13,8 +13,9 @@ from auditor.kernels.tables.quantised import QUANTISED
 from auditor.kernels.tables.serving import SERVING, SHARED
 from auditor.kernels.tables.training import TRAINING
 from auditor.kernels.tables.vendor import VENDOR
+from auditor.kernels.tables.words import WORDS
 
 ROWS: tuple[Row, ...] = (
     *BY_SCHEME, *COMMUNICATION, *COMPILERS, *SERVING, *TRAINING, *SHARED, *LOOKUPS, *QUANTISED, *ATTENTION, *VENDOR,
-    *NATIVE, *PRODUCTS,
+    *NATIVE, *PRODUCTS, *WORDS,
 )  # fmt: skip

@@ -8,7 +8,8 @@ _FUSED = "attention"
 
 ATTENTION = (
     Row(
-        "attention", "^fmha_v2 ^fmhasm ^fmhakernel ^xqa_kernel ^kernel_mha masked_multihead_attention mmha::",
+        "attention",
+        """^fmha_v2 ^fmhasm ^fmhakernel ^xqa_kernel ^kernel_mha ^kernel_sm90_mha masked_multihead_attention mmha::""",
         "fmha_v2_flash_attention_bf16_64_128_S_q_paged_kv_128_causal_sm90_kernel_nl",
         "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/contextFusedMultiHeadAttention", "TensorRT-LLM", _FUSED,
     ),
@@ -23,7 +24,8 @@ ATTENTION = (
     Row(
         "attention",
         """flash::flash flash_fwd_ flash_bwd_ ^_flash_attn cutlass::device_kernel<flash:: cutlass::*kernel<flashattn
-        flash_attn_ flash_attention flashattention ^compute_attn_""",
+        flash_attn_ flash_attention flashattention ^compute_attn_ flash::prepare_varlen ^get_mla_metadata
+        sparse_attn_fwd ^fmha_fprop ^fmha_dgrad ^fmha_bprop flash_decode""",
         (
             "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<flash::"
             "CollectiveMainloopFwdSm90>>>(int)"
@@ -46,7 +48,8 @@ ATTENTION = (
     Row(
         "attention",
         """withpagedkvcachekernel withraggedkvcachekernel singledecodewithkvcache singleprefillwithkvcache
-        flashinfer::*attention flashinfer::*mla mergestates persistentvariablelengthmerge""",
+        flashinfer::*attention flashinfer::*mla flashinfer::prefillwithkvcache mergestates
+        persistentvariablelengthmerge""",
         "void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)1>>(int)",
         "flashinfer-ai/flashinfer include/flashinfer/attention/prefill.cuh", "FlashInfer", _FUSED,
     ),
@@ -76,9 +79,55 @@ ATTENTION = (
         "attn_fwd", "trace mi300x_sd3.5_compiled_and_eager", "AOTriton", _FUSED,
     ),
     Row(
-        "attention", "sage*attn qk_int_sv ^_sage",
+        "attention", "sage*attn qk_int_sv qk_int8_sv ^_sage",
         "void qk_int_sv_f16_attn_kernel<128, 64, 32, 64, 128, (DataType)0>(signed char*)",
         "thu-ml/SageAttention csrc/qattn/qk_int_sv_f16_cuda_sm80.cu", "SageAttention", _FUSED,
+    ),
+    Row(
+        "attention", "cutlass::device_kernel<cutlass::fmha cutlass::*kernel<cutlass::fmha",
+        (
+            "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTmaWarpspecialized<cute::"
+            "tuple<int>>>(int)"
+        ),
+        "NVIDIA/cutlass examples/77_blackwell_fmha, as vLLM and FlashInfer build it", "CUTLASS", _FUSED,
+    ),
+    Row(
+        "attention", "^attend_ker ^fwd_attend_ker ^bwd_attend",
+        "void fwd_attend_ker<128, true>(fwd_globals<128>)", "HazyResearch/ThunderKittens kernels/attn",
+        "ThunderKittens", _FUSED,
+    ),
+    Row(
+        "attention", "natten::",
+        "void natten::cuda::naive::PointwiseNeighborhood2D<float>(int)", "SHI-Labs/NATTEN csrc", "NATTEN", _FUSED,
+    ),
+    Row(
+        "attention", "^_fwd_kernel_splitk ^_splitk_reduce",
+        "_fwd_kernel_splitK", "facebookresearch/xformers xformers/ops/fmha/_triton/splitk_kernels.py", "xFormers",
+        _FUSED,
+    ),
+    Row(
+        "attention", "^micro_sdpa ^xe_fmha sdp::*fmha",
+        "micro_sdpa", "uxlfoundation/oneDNN src/gpu/intel/ocl/micro_sdpa.cl", "oneDNN", _FUSED,
+    ),
+    Row(
+        "attention", "hstu_attn",
+        "_hstu_attn_fwd", "facebookresearch/generative-recommenders generative_recommenders/ops/triton", "HSTU", _FUSED,
+    ),
+    Row(
+        "gather", "ms_deformable_",
+        "void ms_deformable_im2col_gpu_kernel<float>(int, float const*, long const*, long const*, float const*)",
+        "fundamentalvision/Deformable-DETR models/ops/src/cuda/ms_deform_im2col_cuda.cuh", "Deformable DETR",
+        "sampling + weighted sum of deformable attention",
+    ),
+    Row(
+        "softmax", "^attn_softmax",
+        "void attn_softmax_v2<__half, 32>(__half*, __half*, __half*, float, bool)",
+        "deepspeedai/DeepSpeed csrc/transformer/inference/csrc/softmax.cu", "DeepSpeed", "scale + mask + softmax",
+    ),
+    Row(
+        "copy", "remove_padding add_padding transform0213 transform_0213",
+        "void at::native::remove_padding_transform0213_2<c10::Half>(c10::Half const*, c10::Half*, int const*)",
+        "pytorch/pytorch aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu", "", "",
     ),
     Row(
         "elementwise", "transform_bias_rescale_qkv",

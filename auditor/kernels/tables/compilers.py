@@ -17,6 +17,15 @@ COMPILERS = (
         "GEMM + epilogue",
     ),
     Row(
+        "softmax", "^__myl_*maxsubexpsum",
+        "__myl_MaxSubExpSumDivMul_0x6e1bd2", "NVIDIA/TensorRT issue 4236, layers of Myelin", _TRT, "softmax",
+    ),
+    Row(
+        "norm", "^__myl_*mean*sqrt",
+        "__myl_MeanSubMulMeanAddSqrtDivMulMulAdd_0x91ac3e", "NVIDIA/TensorRT issue 4236, layers of Myelin", _TRT,
+        "norm",
+    ),
+    Row(
         "elementwise", "^__myl_ ^myelin",
         "__myl_SiluMul_0x5b1c44", "NVIDIA/TensorRT issue 4236, layers of Myelin", _TRT, "chain of ops",
     ),
@@ -46,5 +55,10 @@ COMPILERS = (
     Row(
         "elementwise", "^loop_*fusion ^fusion_ ^triton_softmax_",
         "loop_multiply_add_fusion", "openxla/xla xla/service/gpu/fusions", "XLA", "chain of ops",
+    ),
+    Row(
+        "norm", "skiplayernorm skipsimplifiedlayernorm",
+        "void onnxruntime::contrib::cuda::SkipLayerNormKernelSmall<__half, 256u, 8>(__half*, __half const*)",
+        "microsoft/onnxruntime onnxruntime/contrib_ops/cuda/bert/skip_layer_norm_impl.cu", "ONNX Runtime", "add + norm",
     ),
 )  # fmt: skip

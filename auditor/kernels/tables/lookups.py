@@ -38,7 +38,7 @@ LOOKUPS = (
     Row(
         "gather",
         """fbgemm_gpu:: bounds_check_indices linearize_index permute_pooled_embs recat_copy_async
-        to_dense_representation linearize_cache_indices""",
+        to_dense_representation linearize_cache_indices jagged_""",
         "void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*, int const*, int*)",
         "trace a100_training_torch1.12", _FBGEMM, "",
     ),

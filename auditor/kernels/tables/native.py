@@ -35,7 +35,7 @@ NATIVE = (
         "norm",
         """batch_norm_ batchnorm_ layer_norm layernorm rowwisemoments computefusedparams computebackwardfusedparams
         computeinternalgradients compute1dbackward gammabetabackward groupnorm group_norm weight_norm
-        local_response_norm instance_norm renorm_kernel""",
+        local_response_norm instance_norm renorm_kernel ^welford""",
         "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16, float>(int, float)",
         "trace h100_bert-small_launch_bound",
     ),
@@ -50,7 +50,7 @@ NATIVE = (
         """index_elementwise_kernel indexselect indexfunc index_copy index_put index_add index_fill indexing_backward
         _scatter_gather vectorized_gather gather_kernel scatter_kernel scatter_add embedding krn_partial
         compute_grad_weight sum_and_scatter compute_num_of_partial write_num_of_segments take_put masked_scatter
-        masked_select searchsorted bucketize embeddingbag put_kernel""",
+        masked_select searchsorted bucketize embeddingbag ^put_kernel indexkernel indexput vision::ops::*nms""",
         (
             "void at::native::index_elementwise_kernel<128, 4, "
             "at::native::gpu_index_kernel<at::native::index_kernel_impl<int>>>(long)"
@@ -84,7 +84,8 @@ NATIVE = (
     # Random numbers
     Row(
         "random",
-        """distribution_elementwise distribution_nullary fused_dropout dropout curand random_from_to randperm bernoulli
+        """distribution_elementwise distributionelementwise distribution_nullary fused_dropout dropout curand
+        random_from_to randperm bernoulli
         normal_kernel uniform_kernel multinomial philox generate_seed random_permute rocrand""",
         "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4>(long)",
         "trace a100_simple_add",
@@ -108,7 +109,7 @@ NATIVE = (
         """radixsort segmentedsort deviceselect devicepartition devicescan tensor_kernel_scan devicecompactinit
         reducebykey device_scan bitonicsort sorttopk gathertopk sbtopk mbtopk radixfindkth radix_sort merge_sort
         mergesort block_sort computeblockdigit findtopk fillsorted unique_kernel kernel_histogram kernelhistogram
-        histogram compute_cuda_kernel gatherkthvalue gathermedian flag_kernel devicerle uniquebykey""",
+        histogram compute_cuda_kernel cumsum cumprod gatherkthvalue gathermedian flag_kernel devicerle uniquebykey""",
         (
             "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, int, int>::Policy800, false, "
             "long>(int*)"
@@ -175,7 +176,7 @@ NATIVE = (
     ),
     Row(
         "elementwise",
-        """fill_kernel fillkernel arange linspace range_kernel amp_non_finite amp_update_scale at::native::*glu_kernel
+        """fill_kernel fillkernel arange linspace ^range_kernel amp_non_finite amp_update_scale at::native::*glu_kernel
         at::native::*gelu at::native::*silu_kernel relu_kernel clamp_kernel ^kernel_add ^add_kernel ^mul_kernel
         fused_lstm_cell prelu""",
         "void at::native::(anonymous namespace)::amp_update_scale_cuda_kernel(float*, int*, float const*)",

@@ -26,7 +26,8 @@ PRODUCTS = (
     Row(
         "gemm",
         """splitkreduce cublaslt:: cublas_ ^cublas epilogue::impl::globalkernel gemvx gemv dot_kernel
-        reduce_1block_kernel<cublas gemmk1 gemmsn_ gemm_kernel2x2 ^scal_kernel ^axpy_kernel trsm trmm syrk herk""",
+        reduce_1block_kernel<cublas gemmk1 gemmsn_ gemm_kernel2x2 ^scal_kernel ^axpy_kernel trsm trmm syrk cherk
+        zherk""",
         "void cublasLt::splitKreduce_kernel<32, 16, int, __nv_bfloat16, __nv_bfloat16, float, __nv_bfloat16>(int)",
         "trace h100_owlv2_eager", _CUBLAS,
     ),
@@ -63,9 +64,28 @@ PRODUCTS = (
         "trace v100_training_no_shapes", "MAGMA",
     ),
     Row(
+        "gemm", "cusparse:: cusparselt rocsparse_*csrm rocsparse_*coom",
+        "void cusparse::csrmv_v3_kernel<int, int, float, float, float>(int)", "NVIDIA cuSPARSE, as Nsight names it",
+        "cuSPARSE / rocSPARSE",
+    ),
+    Row(
+        "gemm", "getrf potrf geqrf gesvd syevj syevd larft laswp trtri rocsolver",
+        "void getrf_pivot<float, float, 0, 256, 1, 32>(int, int, float*, int, int*)",
+        "NVIDIA cuSOLVER, as Nsight names it", "cuSOLVER / rocSOLVER",
+    ),
+    Row(
+        "gemm", "^gen_conv ^gen9_conv ^xe_hp_conv ^xe_conv ^ref_convolution ^conv_kernel_fwd ^conv_kernel_bwd",
+        "gen_conv_kernel", "uxlfoundation/oneDNN src/gpu/intel/jit/conv", "oneDNN",
+    ),
+    Row(
+        "norm", "gemma*norm",
+        "_gemma_rmsnorm_kernel", "names of norm kernels elsewhere", "", "RMS norm with 1 + weight",
+    ),
+    Row(
         "gemm",
         """gemm matmul ^_mm_kernel ^mm_kernel ^bmm_kernel addmm tinygemm bgmv sgmv lora_expand lora_shrink conv2d
-        conv1d convolution""",
+        conv1d convolution matvec ^triton_mm ^triton_bmm ^triton_conv rocblas_ mul_mat_ _lora_a_kernel
+        _lora_b_kernel""",
         "ampere_sgemm_128x64_nn", "trace a100_training_torch1.12",
     ),
     # Whatever is left that says in a word what it does: Triton kernels are called so by their authors

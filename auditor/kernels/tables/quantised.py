@@ -8,7 +8,7 @@ _PRODUCT = "dequantise + GEMM"
 
 QUANTISED = (
     Row(
-        "gemm", "marlin::marlin ^marlin$ ^marlin_moe marlin_moe_wna16::",
+        "gemm", "marlin::marlin ^marlin$ ^marlin_24 ^marlin_moe marlin_moe_wna16::",
         "void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 16, 4, 4, true, false, 0>(int4 const*)",
         "IST-DASLab/marlin marlin/marlin_cuda_kernel.cu", "Marlin", _PRODUCT,
     ),
@@ -18,12 +18,13 @@ QUANTISED = (
         "vllm-project/vllm csrc/quantization/gptq_marlin/gptq_marlin_repack.cu", "Marlin", "",
     ),
     Row(
-        "gemm", "gemm_half_q_half vecquant4matmul vecquant8matmul ^q_gemm",
+        "gemm",
+        "gemm_half_q_half vecquant4matmul vecquant8matmul ^q_gemm matmul_248 q4_matmul mul_mat_q mul_mat_vec_q",
         "void vllm::gptq::gemm_half_q_half_gptq_4bit_kernel<true, 8>(__half const*, unsigned int const*)",
         "vllm-project/vllm csrc/quantization/gptq/q_gemm.cu", "GPTQ / ExLlama", _PRODUCT,
     ),
     Row(
-        "gemm", "gemm_forward_4bit_cuda gemv_forward_4bit awq_gemm_kernel ^awq_gemm",
+        "gemm", "gemm_forward_4bit_cuda gemv_forward_4bit awq_gemm_kernel ^awq_gemm ^gemv_kernel_g64 ^gemv_kernel_g128",
         "void vllm::awq::gemm_forward_4bit_cuda_m16nXk32<128>(int, int, __half*, int*, __half*)",
         "vllm-project/vllm csrc/quantization/awq/gemm_kernels.cu", "AWQ", _PRODUCT,
     ),
@@ -61,7 +62,8 @@ QUANTISED = (
     Row(
         "elementwise",
         """per_token_group_quant per_token_quant_8bit scaled_fp8_quant scaled_int8_quant cvt_fp16_to_fp4 cvt_fp8_to_fp4
-        _per_token_quant act_quant_kernel segmented_max_reduction""",
+        _per_token_quant act_quant_kernel segmented_max_reduction per_tensor_absmax per_tensor_quant per_token_quant_fp8
+        quantize_fp8 mxfp8_quant mxfp4_quant to_mxfp8 quantize_with_block_size""",
         "void vllm::dynamic_per_token_scaled_fp8_quant_kernel_strided<c10::BFloat16, c10::Float8_e4m3fn>(int)",
         "vllm-project/vllm csrc/quantization/w8a8/fp8/common.cu", "vLLM / SGLang", "maximum + scale + quantise",
     ),

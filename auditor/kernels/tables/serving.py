@@ -50,7 +50,12 @@ SERVING = (
         "vllm-project/vllm csrc/activation_kernels.cu", _VLLM, _GATED,
     ),
     Row(
-        "elementwise", "vllm::*rotary_embedding",
+        "elementwise", "vllm::activation_kernel",
+        "void vllm::activation_kernel<c10::Half, &vllm::gelu_fast_kernel<c10::Half>>(c10::Half*, c10::Half const*)",
+        "vllm-project/vllm csrc/activation_kernels.cu", _VLLM, "activation",
+    ),
+    Row(
+        "elementwise", "vllm::*rotary_embedding ^_triton_mrope",
         "void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*, c10::BFloat16*, c10::BFloat16*)",
         "trace vllm_decode_graph_replay", _VLLM, _ROPE,
     ),
@@ -60,7 +65,7 @@ SERVING = (
         "trace vllm_decode_graph_replay", _VLLM, _PAGES,
     ),
     Row(
-        "softmax", "topkgatingsoftmax topkgating moesoftmax grouped_topk_fused",
+        "softmax", "topkgatingsoftmax topkgating moesoftmax grouped_topk moe_fused_gate",
         "void vllm::moe::topkGatingSoftmax<8, 128, 4, 16, 32, int>(float const*, bool const*, float*, int, int*)",
         "vllm-project/vllm csrc/moe/topk_softmax_kernels.cu", _VLLM, "softmax + top-k",
     ),
@@ -80,6 +85,12 @@ SERVING = (
         "vllm-project/vllm csrc/moe/moe_align_sum_kernels.cu", _VLLM, "",
     ),
     Row(
+        "gather",
+        """rejection_greedy_sample rejection_random_sample sample_recovered_tokens eagle_prepare_inputs
+        apply_token_bitmask apply_repetition_penalties convert_vertical_slash""",
+        "rejection_greedy_sample_kernel", "vllm-project/vllm vllm/v1/sample/rejection_sampler.py", _VLLM, "",
+    ),
+    Row(
         "gemm", "wvsplitk llgemm1 ^llmm1",
         "void wvSplitK_hf_sml_<__hip_bfloat16, 64, 2, 16, 8, 2, 1>(int, int, __hip_bfloat16 const*)",
         "vllm-project/vllm csrc/rocm/skinny_gemms.cu", _VLLM, "",
@@ -94,13 +105,15 @@ SERVING = (
         "trace mi300x_sglang_qwen3-8b_already_fused", _SGL, _GATED,
     ),
     Row(
-        "copy", "store_kvcache store_kv_cache set_kv_buffer",
+        "copy", "store_kvcache store_kv_cache set_kv_buffer set_mla_kv_buffer concat_mla_",
         "void (anonymous namespace)::store_kvcache<2048l, 4, false, long>((anonymous namespace)::StoreKVCacheParams)",
         "trace mi300x_sglang_qwen3-8b_already_fused", _SGL, _PAGES,
     ),
     Row(
         "gather",
-        """create_flashinfer_kv_indices compute_position_kernel resolve_future_token_ids write_req_to_token_pool""",
+        """create_flashinfer_kv_indices compute_position_kernel resolve_future_token_ids write_req_to_token_pool
+        create_chunked_prefix_cache assign_req_to_token_pool assign_extend_cache_locs ^alloc_extend_kernel
+        ^alloc_decode_kernel get_last_loc build_tree_efficient _convert_req_index _copy_page_indices""",
         "create_flashinfer_kv_indices_triton", "trace mi300x_sglang_qwen3-8b_already_fused", _SGL, "",
     ),
     Row(
@@ -108,7 +121,7 @@ SERVING = (
         "fused_gdn_gating_kernel", "sgl-project/sglang pull request 22353", _SGL, "gates of linear attention",
     ),
     Row(
-        "gather", "^_fwd_kernel_ep_",
+        "gather", "^_fwd_kernel_ep_ ^ep_scatter ^ep_gather reorder_triton_kernel compute_src2dst compute_seg_indptr",
         "_fwd_kernel_ep_scatter_1", "sgl-project/sglang python/sglang/srt/layers/moe/ep_moe/kernels.py", _SGL, "",
     ),
     # FlashInfer
@@ -149,7 +162,7 @@ SERVING = (
         "trace mi300x_sglang_qwen3-8b_already_fused", _AITER, "RMS norm (+ add, + quantise)",
     ),
     Row(
-        "norm", "aiter::*rmsnorm aiter::*rms_norm aiter::*layernorm aiter::*layer_norm",
+        "norm", "aiter::*rmsnorm aiter::*rms_norm aiter::*layernorm aiter::*layer_norm ^_fused_rms_",
         "_ZN5aiter20layernorm2d_fwd_bf16E", "ROCm/aiter csrc/kernels", _AITER, "norm",
     ),
     Row(
@@ -208,6 +221,11 @@ SERVING = (
         "gemm", "^bmm_*swiglu ^bmm_*_silu",
         "bmm_E4m3_E4m3E4m3_Fp32_t128x8x512u2_s6_et64x8_m64x8x32_cga1x1x1_16dp256b_TN_transOut_swiGlu_dynBatch_sm100f",
         "flashinfer-ai/flashinfer, cubins of trtllm-gen", "TensorRT-LLM", "GEMM + SwiGLU",
+    ),
+    Row(
+        "gemm", "^bmm_e4m3 ^bmm_e2m1 ^bmm_bfloat16 ^bmm_fp16 ^bmm_mxe",
+        "bmm_Bfloat16_E4m3E4m3_Fp32_t128x16x128_s6_et128x16_m128x16x32_cga1x1x1_16dp256b_TN_schedS_sm100f",
+        "flashinfer-ai/flashinfer, cubins of trtllm-gen", "TensorRT-LLM", "scales + GEMM",
     ),
     # OpenAI's triton_kernels, by which vLLM runs gpt-oss
     Row(

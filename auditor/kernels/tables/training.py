@@ -48,9 +48,13 @@ TRAINING = (
         "_triton_rope", "linkedin/Liger-Kernel src/liger_kernel/ops/rope.py", _LIGER, "rotary embedding",
     ),
     Row(
-        "softmax", "liger_cross_entropy_kernel ^_jsd_kernel ^_kldiv_kernel_ ^_tv_distance_kernel",
+        "softmax", "liger_cross_entropy_kernel ^_jsd_kernel ^_kldiv_kernel_ ^_tv_distance_kernel ^_grpo_loss",
         "liger_cross_entropy_kernel", "linkedin/Liger-Kernel src/liger_kernel/ops/cross_entropy.py", _LIGER,
         "loss and its gradient",
+    ),
+    Row(
+        "elementwise", "^element_mul_kernel ^_dyt_fwd ^_dyt_bwd",
+        "element_mul_kernel", "linkedin/Liger-Kernel src/liger_kernel/ops/utils.py", _LIGER, "",
     ),
     Row(
         "norm", "^_rms_layernorm_forward ^_rms_layernorm_backward ^_gemma_rms_layernorm",
@@ -70,6 +74,16 @@ TRAINING = (
         "unslothai/unsloth unsloth/kernels/cross_entropy_loss.py", _UNSLOTH, "cross entropy",
     ),
     # apex, Megatron, Transformer Engine
+    Row(
+        "elementwise", "^biasadd*prop ^biasaddrelu ^relu_fprop ^relu_bprop ^sigmoid_fprop ^sigmoid_bprop",
+        "void biasAddRelu_fprop<c10::Half>(c10::Half*, c10::Half*, unsigned int, unsigned int)",
+        "NVIDIA/apex csrc/mlp_cuda.cu", _APEX, "bias + activation",
+    ),
+    Row(
+        "norm", "group_norm_nhwc group_norm_v2 groupnormnhwc",
+        "void group_norm_nhwc_fwd_one_pass_kernel<Fwd_one_pass_fp16>(Group_norm_nhwc_fwd_params)",
+        "NVIDIA/apex apex/contrib/csrc/group_norm", _APEX, "group norm (+ SiLU)",
+    ),
     Row(
         "softmax", "softmaxxentropy",
         "void cunn_SoftMaxXEntropyForward<4, c10::BFloat16, float, c10::BFloat16, float>(float*, c10::BFloat16*)",
@@ -130,6 +144,21 @@ TRAINING = (
         "NVIDIA/TransformerEngine transformer_engine/common/transpose/cast_transpose_fusion.cu",
         _TE, "cast + transpose",
     ),
+    Row(
+        "copy", "transformer_engine::*swizzle ^swizzle_col_scaling ^swizzle_row_scaling",
+        "void transformer_engine::swizzle_col_scaling_kernel<int, 128, 4>(void const*, void*, int, int)",
+        "NVIDIA/TransformerEngine transformer_engine/common/swizzle/swizzle.cu", _TE, "",
+    ),
+    Row(
+        "reduction", "transformer_engine::*amax",
+        "void transformer_engine::(anonymous namespace)::amax_kernel<8, true, __nv_bfloat16>(__nv_bfloat16 const*)",
+        "NVIDIA/TransformerEngine transformer_engine/common/recipe/current_scaling.cu", _TE, "",
+    ),
+    Row(
+        "gather", "^_permute_kernel ^_unpermute_kernel ^_row_id_map_pass ^moe_permute ^moe_unpermute ^moe_recover",
+        "_row_id_map_pass_1_kernel", "NVIDIA/TransformerEngine transformer_engine/common/triton/permutation.py",
+        _TE, "",
+    ),
     # Optimizers
     Row(
         "optimizer", "multi_tensor_apply<fusedadam multi_tensor_apply<fusedsgd multi_tensor_apply<fusedadagrad",
@@ -157,6 +186,14 @@ TRAINING = (
         "trace mi300x_resnet_ddp_training", "PyTorch",
     ),
     Row(
+        "optimizer", "lpnorm_cleanup lpmax_cleanup ^cleanup$ ^cleanup_v2",
+        (
+            "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, float, int>(float const*, "
+            "at::native::TensorListAddresses, int)"
+        ),
+        "pytorch/pytorch aten/src/ATen/native/cuda/ForeachReduceOp.cu", "PyTorch",
+    ),
+    Row(
         "optimizer", "kOptimizer kPreconditionOptimizer",
         "void kOptimizer32bit1State<float, 5>(float*, float*, float*, float*, float, float)",
         "bitsandbytes-foundation/bitsandbytes csrc/kernels.cu", "bitsandbytes", "optimizer step",
@@ -164,8 +201,10 @@ TRAINING = (
     # State-space models and linear attention
     Row(
         "attention",
-        """^chunk_*gated_delta ^fused_recurrent ^chunk_fwd_kernel_o ^chunk_gla ^chunk_kda ^recompute_w_u_fwd
-        ^chunk_local_cumsum ^chunk_scaled_dot_kkt ^fused_sigmoid_gating_delta_rule""",
+        """^chunk_*gated_delta ^fused_recurrent ^chunk_fwd_kernel_ ^chunk_bwd_kernel_ ^chunk_gla ^chunk_kda ^chunk_rwkv
+        ^recompute_w_u_fwd ^chunk_local_cumsum ^chunk_scaled_dot_kkt ^fused_sigmoid_gating_delta_rule ^fused_chunk
+        ^prepare_wy_repr ^solve_tril ^merge_16x16_to ^parallel_attn ^parallel_nsa ^parallel_simple_gla
+        ^parallel_retention ^parallel_based wkv""",
         "fused_recurrent_gated_delta_rule_fwd_kernel",
         "fla-org/flash-linear-attention fla/ops", "flash-linear-attention",
         "linear attention",
@@ -183,6 +222,11 @@ TRAINING = (
         "Dao-AILab/causal-conv1d csrc/causal_conv1d_fwd.cu", "causal-conv1d", "short convolution + activation",
     ),
     # DeepSpeed
+    Row(
+        "elementwise", "^fused_bias_gelu ^fused_bias_relu ^fused_bias_silu ^fused_bias_add gptj_residual_add",
+        "void fused_bias_gelu<__half>(__half*, __half const*, int, int)",
+        "deepspeedai/DeepSpeed csrc/transformer/inference/csrc/gelu.cu", "DeepSpeed", "bias + activation or residual",
+    ),
     Row(
         "norm", "^fused_ln ^fused_residual_ln fused_bias_residual ^rms_norm_kernel ^pre_rms_norm",
         "void fused_residual_ln<__half, 8, 1, 8, 64, true>(__half*, __half const*, __half const*, __half const*)",

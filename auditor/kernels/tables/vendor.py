@@ -31,7 +31,12 @@ VENDOR = (
         "cudnn_generated_fort_native_sm80_convDgrad_kernel0_0", "NVIDIA/cudnn-frontend", _CUDNN, "",
     ),
     Row(
-        "norm", "bn_fw_ bn_bw_ bn_addrelu batch_norm_fwtr batchnorm_fwtr batchnorm_bwtr nhwc_batch_norm ^bn_",
+        "norm", "bn_addrelu nhwc_batch_norm*relu",
+        "void nhwc_bn_addrelu_fwd<__half, 512, 2>(NhwcBatchNormFwdParams)", "NVIDIA/apex apex/contrib/csrc/groupbn",
+        "apex", "batch norm + add + ReLU",
+    ),
+    Row(
+        "norm", "bn_fw_ bn_bw_ batch_norm_fwtr batchnorm_fwtr batchnorm_bwtr nhwc_batch_norm ^bn_",
         "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(cudnnTensorStruct, float const*)",
         "trace torch1.8_resnet50_old_era", _CUDNN, "",
     ),
@@ -55,7 +60,8 @@ VENDOR = (
         "NVIDIA cuDNN 8, its pooling kernels as nvprof names them", _CUDNN, "",
     ),
     Row(
-        "gemm", "lstm_elementwise rnn_block_persist ^rnn_ elemwise_unroll gru_elementwise ^lstm_cell gru_cell",
+        "gemm",
+        "lstm_elementwise elemwisernn rnn_block_persist ^rnn_ elemwise_unroll gru_elementwise ^lstm_cell gru_cell",
         "void LSTM_elementWise_fp<float, float, float, (cudnnRNNBiasMode_t)2>(int, int, int, int)",
         "NVIDIA cuDNN 8, its RNN kernels as nvprof names them", _CUDNN, "gates of a recurrent cell",
     ),
