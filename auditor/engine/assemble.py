@@ -97,6 +97,8 @@ def _worth(finding: Finding) -> float:
 def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:
     if candidate.waiting is not None:
         return Estimate(0.0, 0.0, candidate.waiting.told)
+    if candidate.unpriced:
+        return Estimate(0.0, 0.0, candidate.unpriced)
     after = 1 if candidate.left is None else candidate.left
     together = candidate.launches_only
     return estimate(cost_of(candidate.region, candidate.rule.family, after, traffic, together), device)
