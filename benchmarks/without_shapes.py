@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import auditor
 from auditor.audit import Audit
@@ -40,9 +39,8 @@ Kernels = frozenset[tuple[str, float]]
 
 def without_shapes(path: Path, to: Path) -> Path:
     """A copy of the trace ``path`` that tells nothing of tensors."""
-    opened: Any = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-    with opened as file:
-        trace = json.load(file)
+    data = path.read_bytes()
+    trace = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
     for event in trace["traceEvents"]:
         for key in OF_SHAPES:
             (event.get("args") or {}).pop(key, None)
@@ -61,6 +59,9 @@ class Compared:
     wrong: Counter[tuple[str, ...]] = field(default_factory=Counter)
     missing: Counter[tuple[str, ...]] = field(default_factory=Counter)
 
+    untold: int = 0
+    """Sites with an op whose inputs the trace with shapes does not tell either: of a list, in older ones."""
+
     @property
     def precision(self) -> float:
         return self.right.total() / (self.ours.total() or 1)
@@ -78,24 +79,30 @@ def compared(path: Path) -> Compared:
     found = Compared()
     ours, theirs = list(_sites(bare)), list(_sites(full))
     op_of = {(k.name, k.start_us): op for op in full.graph.ops for k in op.kernels}
-    for rule, ops, kernels in ours:
+    for order, kernels in ours:
+        rule = order[0]
+        inside = {op_of[k].index for k in kernels if k in op_of}
+        if any(not full.graph.ops[i].inputs() for i in inside):
+            found.untold += 1
+            continue
         found.ours[rule] += 1
-        if _joined(full.graph, {op_of[k].index for k in kernels if k in op_of}):
+        if _joined(full.graph, inside):
             found.right[rule] += 1
         else:
-            found.wrong[rule, *ops] += 1
-    covers: dict[tuple[str, float], Kernels] = {k: kernels for _, _, kernels in ours for k in kernels}
-    for rule, ops, kernels in theirs:
+            found.wrong[order] += 1
+    covers: dict[tuple[str, float], Kernels] = {k: kernels for _, kernels in ours for k in kernels}
+    for order, kernels in theirs:
+        rule = order[0]
         found.theirs[rule] += 1
         if any(kernels <= covers.get(k, frozenset()) for k in kernels):
             found.again[rule] += 1
         else:
-            found.missing[rule, *ops] += 1
+            found.missing[order] += 1
     return found
 
 
-def _sites(audit: Audit) -> Iterator[tuple[str, list[str], Kernels]]:
-    """Sites along the dataflow: those of chains and patterns."""
+def _sites(audit: Audit) -> Iterator[tuple[tuple[str, ...], Kernels]]:
+    """Rule and ops, and the kernels, of each site along the dataflow: those of chains and patterns."""
     along = {rule.id for rule in load_rules() if rule.detect is None and rule.siblings is None}
     ops = audit.graph.ops
     for finding in audit.findings:
@@ -103,7 +110,7 @@ def _sites(audit: Audit) -> Iterator[tuple[str, list[str], Kernels]]:
             for site in finding.places:
                 held = frozenset((k.name, k.start_us) for i in site.ops for k in ops[i].kernels if not k.is_transfer)
                 if held:
-                    yield finding.rule, [ops[i].name.removeprefix("aten.") for i in site.ops], held
+                    yield (finding.rule, *(ops[i].name.removeprefix("aten.") for i in site.ops)), held
 
 
 def _joined(graph: OpGraph, inside: Collection[int]) -> bool:

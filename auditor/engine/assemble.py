@@ -19,6 +19,7 @@ from auditor.document import (
     Totals,
 )  # fmt: skip
 from auditor.engine.by_name import findings_by_name, named_sites, told_of
+from auditor.engine.by_order import told_of_order
 from auditor.engine.census import Census, census
 from auditor.engine.claims import Claims
 from auditor.engine.legality import Refusal, Region
@@ -72,12 +73,14 @@ def assemble(
         groups[_group_key(candidate, home)].append((candidate, site))
     findings = [_finding(graph, members, model) for members in groups.values()]
     notes = [told] if (told := doubt(graph)) else []
+    if unpriced := [c for c in claims.sites if c.unpriced]:
+        notes.append(told_of_order(unpriced))
     if by_name:
         linked = [(c, f) for members, f in zip(groups.values(), findings, strict=True) for c, _ in members]
         named = findings_by_name(named_sites(graph, [c for c in claims.sites if c.rule.detect is None]), linked)
         findings += named
         notes += [told_of(named)] if named else []
-    findings.sort(key=lambda f: (-_worth(f), -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
+    findings.sort(key=lambda f: (-_worth(f), -(f.bytes_now - f.bytes_fused), -_bound(f), f.rule, f.fingerprint))
     counted = census(graph, rules)
     return Assembled(
         totals=totals_of(graph, findings, counted, model, claims.traffic),
@@ -92,6 +95,11 @@ def assemble(
 def _worth(finding: Finding) -> float:
     """Kernel time that it likely saves; of launches that the device waits for, which are no kernel time, wall time."""
     return finding.saving.step_us if finding.family == "launch" else finding.saving.likely_us
+
+
+def _bound(finding: Finding) -> float:
+    """Of findings without shapes, of which nothing else is known: the time that no fusion of them can save more than."""
+    return 0.0 if finding.bytes_now else finding.device_us
 
 
 def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:

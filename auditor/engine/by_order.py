@@ -1,49 +1,40 @@
-"""Sites of a trace without shapes: found by the order of its kernels, the names of their ops, and their templates.
+"""Sites of a trace without shapes: chains and pairs by the order of its ops (:mod:`auditor.engine.order_chains`).
 
 With ``record_shapes=False``, the profiler's default, a trace says which ops ran, and nothing of the tensors between
-them: no edge can be told. But eager code is evaluated inside out, so an op mostly reads what the one before it made.
-A run of memory-bound kernels on one stream of one thread, with none between that is not, is taken for a chain, and cut
-where order alone would mislead:
-
-* a result that went down columns is complete only after its kernel: what follows begins a chain of its own;
-* the same op twice, by the same kernel, are two tensors' (``q * cos``, ``k * cos``) and not one's, but for the two
-  products in the backward of a product, and the scale of a norm after its statistics;
-* an order that begins again where it ended is the same code on another tensor;
-* statistics of a batch norm need all of its input: it begins a chain.
-
-And an order counts only where it stands at least :data:`ENOUGH` times. What fusing would save stays unknown, as the
-shapes are: no bytes, no time saved; the time of the kernels is their own.
+them: no edge is known, and an order proves none. So it counts only where it stands :data:`ENOUGH` times in a step, or
+spells a rule's pattern of :data:`SPELLED` ops or more, which nobody writes by chance. What fusing would save stays
+unknown, as the shapes are: no bytes, and no time saved; the time of the kernels themselves is known, and is a bound.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
-from auditor.engine.chains import JOINING_MOVEMENT
-from auditor.engine.costs import IN_PASSES
 from auditor.engine.legality import Refusal, Region
-from auditor.engine.pattern import Call, Pattern
+from auditor.engine.order_chains import CASTS, Line, chains_in, in_one_place, lines, may_join
+from auditor.engine.pattern import OP_CLASSES, Call, Pattern, Result, Variable
 from auditor.engine.propose import Candidate, Proposals
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
 from auditor.graph.model import Op, OpGraph
+from auditor.graph.normal import BATCH_NORM_BACKWARDS, BATCH_NORMS, GROUP_NORMS
 from auditor.graph.ops import base_name, kind_of
-from auditor.kernels.walk import Walk, walk_of
 
 ENOUGH = 2
-"""Times that an order has to stand in a trace: one may be a coincidence."""
+"""Times that an order has to stand in a step: one may be a coincidence, and the next step repeats it."""
 
-MAX_PERIOD = 32
-"""Ops of an order that may begin again."""
+SPELLED = 4
+"""Ops of a pattern, or of an order known from elsewhere in the trace, that are no coincidence."""
 
-TOLD = (
-    "found by the order of its kernels, which stands {} times in the trace: no shape is known, so no bytes and no "
-    "savings, at most the {:.0f} µs that its kernels take; record with record_shapes=True"
+_TOLD = (
+    "found by the order of its kernels, which stands {} times in the trace: no shape is known, so neither bytes nor a "
+    "saving, which is below the {:.0f} µs that its kernels take; record with record_shapes=True"
 )
+_SELDOM = "its order does not stand twice in a step, and without shapes nothing else tells what feeds what"
+_NEEDS_DTYPES = ("holds", "cast_to")
 
-_DROPOUT = frozenset({"aten.native_dropout", "aten._fused_dropout"})
-_STATISTICS = frozenset({"aten.mean", "aten.sum", "aten.var", "aten.var_mean", "aten.linalg_vector_norm", "aten.norm"})
+Orders = list[list[Op]]
 
 
 def is_shapeless(graph: OpGraph) -> bool:
@@ -51,145 +42,197 @@ def is_shapeless(graph: OpGraph) -> bool:
     return not graph.values and any(op.kernels for op in graph.ops)
 
 
-def propose_by_order(graph: Canonical, rule: Rule, taken: Set[int]) -> Proposals:
-    """What ``rule`` would take of a graph without shapes; nothing for rules that order cannot tell."""
-    if rule.chain is not None:
-        return _chains(graph.graph, rule, taken)
-    pairs = [pair for pattern in rule.patterns if (pair := _pinned(pattern)) is not None]
-    return _epilogues(graph.graph, rule, pairs, taken) if pairs else Proposals()
+class ByOrder:
+    """What rules would take of a graph without shapes. Chains are told once, of what is not ``taken`` by then."""
+
+    def __init__(self, graph: Canonical) -> None:
+        self.graph: OpGraph = graph.graph
+        self._enough = ENOUGH * max(self.graph.steps.complete, 1)
+        self._lines: list[Line] = []
+        self._chains: Orders = []
+
+    def propose(self, rule: Rule, taken: Set[int]) -> Proposals:
+        """Candidates of ``rule``, and what was refused; nothing for a rule that an order cannot tell."""
+        if not self._lines:
+            self._lines = lines(self.graph, taken)
+            self._chains = [chain for line in self._lines for chain in chains_in(line)]
+        if rule.chain is not None:
+            least = max((rule.chain or {}).get("min", 2), 2)
+            return self._believed(rule, [chain for chain in self._free(self._chains, taken) if len(chain) >= least])
+        if not rule.patterns or any(key in rule.where for key in _NEEDS_DTYPES):
+            return Proposals()
+        found = [*self._spelled(rule), *self._epilogues(rule), *self._gates(rule)]
+        return self._believed(rule, list(self._free(found, taken)))
+
+    @staticmethod
+    def _free(orders: Orders, taken: Set[int]) -> Iterator[list[Op]]:
+        return (ops for ops in orders if not any(op.index in taken for op in ops))
+
+    def _believed(self, rule: Rule, orders: Orders) -> Proposals:
+        """Candidates of the orders that stand often enough, or spell a pattern; the others are refused.
+
+        Of a chain that stands too seldom, the longest part whose order stands elsewhere.
+        """
+        times = Counter(map(_order_of, orders))
+        known = {order for order, count in times.items() if count >= self._enough and len(order) > SPELLED}
+        proposals = Proposals()
+        for ops in orders:
+            count = times[_order_of(ops)]
+            spelled = bool(rule.patterns) and sum(base_name(op.name) not in CASTS for op in ops) >= SPELLED
+            part = ops if count >= self._enough or spelled else _part_known(ops, known)
+            if part:
+                proposals.candidates.append(_candidate(rule, part, times[_order_of(part)]))
+            else:
+                proposals.refusals.append(Refusal(_SELDOM, ops[0], ops[-1], tuple(ops)))
+        return proposals
+
+    def _spelled(self, rule: Rule) -> Orders:
+        """Chains that are a pattern of the rule from end to end; where it begins and ends in GEMMs, with these."""
+        found = [chain for chain in self._chains if any(_spells(pattern, chain) for pattern in rule.patterns)]
+        for line in self._lines:
+            found += [ops for ops in _between_gemms(line) if any(_spells(pattern, ops) for pattern in rule.patterns)]
+        return found
+
+    def _epilogues(self, rule: Rule) -> Orders:
+        """A GEMM and the one op after it, where that reads one tensor and no chain goes on from it."""
+        pairs = [pair for pattern in rule.patterns if (pair := _pinned(pattern)) is not None]
+        found: Orders = []
+        for line in self._lines if pairs else ():
+            for gemm, op, after in zip(line, line[1:], [*line[2:], None], strict=False):
+                if gemm is None or op is None or not any(_fits(pair, gemm, op) for pair in pairs):
+                    continue
+                if in_one_place(gemm, op) and not _goes_on(op, after):
+                    found.append([gemm, op])
+        return found
+
+    def _gates(self, rule: Rule) -> Orders:
+        """``silu(gate(x)) * up(x)``: GEMM, SiLU, GEMM by the same kernel, and a product that no chain goes on from.
+
+        Other activations are left alone: two layers and a scale after them (``gamma * fc2(gelu(fc1(x)))``) look alike.
+        """
+        found: Orders = []
+        for line in self._lines if any(map(_is_gate, rule.patterns)) else ():
+            for four in zip(line, line[1:], line[2:], line[3:], strict=False):
+                gate, act, up, product = four
+                if gate is None or act is None or up is None or product is None:
+                    continue
+                names = [base_name(op.name) for op in (act, product)]
+                gemms = kind_of(gate.name) == kind_of(up.name) == "gemm" and _same_kernel(gate, up)
+                if gemms and names == ["aten.silu", "aten.mul"] and in_one_place(act, product):
+                    found.append([act, product])
+        return found
 
 
-def _chains(graph: OpGraph, rule: Rule, taken: Set[int]) -> Proposals:
-    least = max((rule.chain or {}).get("min", 2), 2)
-    return _repeated(rule, [chain for chain in _chains_of(graph, taken) if len(chain) >= least])
+def _same_kernel(one: Op, other: Op) -> bool:
+    return bool(one.kernels and other.kernels) and one.kernels[0].name == other.kernels[0].name
 
 
-def _repeated(rule: Rule, sites: Sequence[Sequence[Op]]) -> Proposals:
-    """Candidates of those whose order repeats; the others are refused."""
-    times = Counter(map(_order_of, sites))
-    proposals = Proposals()
-    for ops in sites:
-        count = times[_order_of(ops)]
-        if count >= ENOUGH:
-            region = _region(ops)
-            told = TOLD.format(count, region.device_us)
-            proposals.candidates.append(Candidate(rule, region, unpriced=told))
-        else:
-            proposals.refusals.append(
-                Refusal("its order stands once only, and no shape tells what feeds what", ops[0], ops[-1], tuple(ops))
-            )
-    return proposals
+def told_of_order(sites: Sequence[Candidate]) -> str:
+    """A sentence on what such sites are worth."""
+    kernels = sum(site.region.kernels for site in sites)
+    where = "1 site" if len(sites) == 1 else f"{len(sites):,} sites"
+    return (
+        f"{where} of {kernels:,} kernels are found by the order of kernels and the names of their ops, as there are no "
+        "shapes: which tensor feeds which is likely and not proven, and what fusing saves is not known, so they count "
+        "no bytes and no time saved; record with record_shapes=True."
+    )
+
+
+def _candidate(rule: Rule, ops: Sequence[Op], times: int) -> Candidate:
+    kernels, device_us = sum(op.launches for op in ops), sum(op.dur_us for op in ops)
+    region = Region(tuple(ops), (), (), (), kernels=kernels, device_us=device_us)
+    return Candidate(rule, region, unpriced=_TOLD.format(times, device_us))
 
 
 def _order_of(ops: Sequence[Op]) -> tuple[str, ...]:
     return (ops[0].phase, *(base_name(op.name) for op in ops))
 
 
-def _region(ops: Sequence[Op]) -> Region:
-    return Region(
-        tuple(ops), (), (), (), kernels=sum(op.launches for op in ops), device_us=sum(op.dur_us for op in ops)
-    )
+def _part_known(ops: list[Op], known: Set[tuple[str, ...]]) -> list[Op]:
+    for size in range(len(ops) - 1, SPELLED - 1, -1):
+        for start in range(len(ops) - size + 1):
+            if _order_of(ops[start : start + size]) in known:
+                return ops[start : start + size]
+    return []
 
 
-def _lines(graph: OpGraph, taken: Set[int]) -> Iterator[list[Op | None]]:
-    """For each thread its ops with kernels, in order, and ``None`` for what nothing is fused across."""
-    lines: dict[int, list[Op | None]] = defaultdict(list)
-    for op in graph.ops:
-        if op.index in taken or kind_of(op.name) in ("sync", "collective"):
-            lines[op.thread].append(None)
-        elif op.kernels:
-            lines[op.thread].append(op)
-    yield from lines.values()
+def _goes_on(op: Op, after: Op | None) -> bool:
+    return after is not None and may_join(after) and in_one_place(op, after)
 
 
-def _chains_of(graph: OpGraph, taken: Set[int]) -> Iterator[list[Op]]:
-    for line in _lines(graph, taken):
-        for run in _runs(line):
-            yield from _parts(run)
-
-
-def _runs(line: Sequence[Op | None]) -> Iterator[list[Op]]:
-    """Ops that may be part of a chain, as long as nothing else is in between."""
+def _between_gemms(line: Line) -> Iterator[list[Op]]:
+    """A GEMM, what may join a chain, and the next GEMM."""
     run: list[Op] = []
     for op in line:
-        able = op is not None and may_join(op)
-        if run and not (able and op is not None and _one_place(run[-1], op)):
-            yield run
-            run = []
-        if able and op is not None:
+        is_gemm = op is not None and kind_of(op.name) == "gemm"
+        if op is None or not (is_gemm or may_join(op)) or (run and not in_one_place(run[0], op)):
+            run = [op] if op is not None and is_gemm else []
+        elif is_gemm:
+            if len(run) > 1:
+                yield [*run, op]
+            run = [op]
+        elif run:
             run.append(op)
-    if run:
-        yield run
 
 
-def may_join(op: Op) -> bool:
-    """Whether the kernels of ``op`` may be part of a chain at all: by its name, where its tensors are not known."""
-    if op.scope or op.phase == "optimizer" or not op.launches:
-        return False
-    base = base_name(op.name)
-    return kind_of(op.name) in ("pointwise", "reduction", "norm", "copy") or base in JOINING_MOVEMENT | _DROPOUT
+def _spells(pattern: Pattern, ops: Sequence[Op]) -> bool:
+    """Whether ``ops`` are the calls of ``pattern``, each after those that it reads, casts left out."""
+    steps = _steps([op for op in ops if base_name(op.name) not in CASTS | {"aten.clone"}])
+    return len(steps) == len(pattern.calls) and _laid(steps, pattern.calls, frozenset())
 
 
-def _one_place(one: Op, other: Op) -> bool:
-    return (one.phase, _stream(one)) == (other.phase, _stream(other))
+def _steps(ops: Sequence[Op]) -> list[frozenset[str]]:
+    """Canonical kinds that each op may be; a sum that is divided is a mean."""
+    steps: list[frozenset[str]] = []
+    for op in ops:
+        kinds = _kinds(op)
+        if steps and "sum" in steps[-1] and "div" in kinds:
+            steps[-1] = frozenset({"mean"})
+        else:
+            steps.append(kinds)
+    return steps
 
 
-def _stream(op: Op) -> tuple[int, int]:
-    return op.kernels[0].device, op.kernels[0].stream
-
-
-def _parts(run: list[Op]) -> Iterator[list[Op]]:
-    """``run``, cut where an op does not seem to read what the ones before it made."""
-    start = 0
-    for at in range(1, len(run)):
-        if _begins_anew(run[start:at], run[at], run[at + 1 :]):
-            yield from _by_period(run[start:at])
-            start = at
-    yield from _by_period(run[start:])
-
-
-def _begins_anew(chain: Sequence[Op], op: Op, rest: Sequence[Op]) -> bool:
-    before, walk = _walk(chain[-1]), _walk(op)
-    if before == "columns":
-        return walk != "columns"
-    if _in_passes(op.name) and "backward" not in op.name:
+def _laid(steps: Sequence[frozenset[str]], calls: Sequence[Call], done: frozenset[int]) -> bool:
+    if len(done) == len(steps):
         return True
-    return _is_twin(chain[-1], op) and not _twins_belong(chain, op)
+    made = {id(calls[i]) for i in done}
+    for i, call in enumerate(calls):
+        ready = i not in done and not call.kinds.isdisjoint(steps[len(done)])
+        if ready and all(id(read) in made for read in _read(call.args)) and _laid(steps, calls, done | {i}):
+            return True
+    return False
 
 
-def _is_twin(one: Op, other: Op) -> bool:
-    return one.name == other.name and one.kernels[0].name == other.kernels[0].name
+def _read(args: Sequence[object]) -> Iterator[Call]:
+    for arg in args:
+        if isinstance(arg, Call):
+            yield arg
+        elif isinstance(arg, Result):
+            yield arg.call
+        elif isinstance(arg, tuple):
+            yield from _read(arg)
 
 
-def _twins_belong(chain: Sequence[Op], op: Op) -> bool:
-    """Whether two calls of one op are of one chain: they read one gradient, or are the scales of one norm."""
-    if len(chain) < 2:
-        return False
-    if op.phase == "backward":
-        return not _is_twin(chain[-2], op)
-    return any(base_name(each.name) in _STATISTICS for each in chain)
+_ALIKE = {
+    "pow": ("square",), "linalg_vector_norm": ("vector_norm",), "norm": ("vector_norm",), "_softmax": ("softmax",),
+    "_safe_softmax": ("softmax",), "native_layer_norm": ("layer_norm",), "native_dropout": ("dropout",),
+    "_fused_dropout": ("dropout",), "_masked_scale": ("dropout_backward",), "clamp_min": ("relu",),
+    "native_dropout_backward": ("dropout_backward",), "native_group_norm_backward": ("group_norm_backward",),
+    **{name.removeprefix("aten."): ("batch_norm",) for name in BATCH_NORMS},
+    **{name.removeprefix("aten."): ("batch_norm_backward",) for name in BATCH_NORM_BACKWARDS},
+    **{name.removeprefix("aten."): ("group_norm",) for name in GROUP_NORMS},
+}  # fmt: skip
+"""Canonical kinds of an op beside its own name, whatever its arguments are (:mod:`auditor.graph.normal`)."""
 
 
-def _in_passes(name: str) -> bool:
-    return any(part in name for part in IN_PASSES)
+def _kinds(op: Op) -> frozenset[str]:
+    name = base_name(op.name).removeprefix("aten.")
+    return frozenset({name, *_ALIKE.get(name, ())})
 
 
-def _walk(op: Op) -> Walk:
-    return walk_of(op.kernels[-1].name)
-
-
-def _by_period(chain: list[Op]) -> Iterator[list[Op]]:
-    """``chain``, cut where an order of its ops begins again."""
-    names = [base_name(op.name) for op in chain]
-    for period in range(min(MAX_PERIOD, len(chain) // 2), 1, -1):
-        least = len(chain) if period == 2 else 2 * period
-        for start in range(len(chain) - 2 * period + 1):
-            block = names[start : start + period]
-            if names[start + period : start + 2 * period] == block and len(chain) - start >= least:
-                yield from _by_period(chain[: start + period])
-                yield from _by_period(chain[start + period :])
-                return
-    yield chain
+def _is_gate(pattern: Pattern) -> bool:
+    return len(pattern.calls) == 2 and pattern.sink.kinds == {"mul"} and pattern.calls[0].kinds >= {"silu"}
 
 
 Pair = tuple[frozenset[str], frozenset[str]]
@@ -200,26 +243,9 @@ def _pinned(pattern: Pattern) -> Pair | None:
     if len(pattern.calls) != 2:
         return None
     first, sink = pattern.calls
-    tensors = [arg for arg in sink.args if isinstance(arg, Call)]
-    others = [arg for arg in sink.args[1:] if type(arg).__name__ in ("Variable", "Call")]
-    if tensors != [first] or others or not all(kind_of(f"aten.{kind}") == "gemm" for kind in first.kinds):
-        return None
-    return first.kinds, sink.kinds
-
-
-def _epilogues(graph: OpGraph, rule: Rule, pairs: Sequence[Pair], taken: Set[int]) -> Proposals:
-    """A GEMM and the one op after it, where that reads one tensor and nothing memory-bound goes on from it."""
-    sites = []
-    for line in _lines(graph, taken):
-        for before, gemm, op, after in zip([None, *line], line, line[1:], [*line[2:], None], strict=False):
-            if gemm is None or op is None or not any(_fits(pair, gemm, op) for pair in pairs):
-                continue
-            goes_on = after is not None and may_join(after) and _one_place(op, after)
-            if not goes_on and _one_place(gemm, op) and not (before is not None and kind_of(before.name) == "gemm"):
-                sites.append([gemm, op])
-    return _repeated(rule, sites)
+    reads_one = list(_read(sink.args)) == [first] and not any(isinstance(arg, Variable) for arg in sink.args)
+    return (first.kinds, sink.kinds) if reads_one and first.kinds == OP_CLASSES["gemm"] else None
 
 
 def _fits(pair: Pair, gemm: Op, op: Op) -> bool:
-    kinds = tuple(base_name(each.name).removeprefix("aten.") for each in (gemm, op))
-    return kinds[0] in pair[0] and (kinds[1] in pair[1] or (kinds[1] == "clamp_min" and "relu" in pair[1]))
+    return not _kinds(gemm).isdisjoint(pair[0]) and not _kinds(op).isdisjoint(pair[1])
