@@ -98,7 +98,7 @@ def _worth(finding: Finding) -> float:
 
 
 def _bound(finding: Finding) -> float:
-    """Of findings without shapes, of which nothing else is known: the time that no fusion of them can save more than."""
+    """Of a finding without shapes, of which nothing else is known: no fusion saves more than its kernels take."""
     return 0.0 if finding.bytes_now else finding.device_us
 
 
@@ -218,7 +218,9 @@ def _of_step(candidate: Candidate, likely_us: float, model: StepModel) -> float:
     """Wall time that the site is worth."""
     if candidate.waiting is not None:
         return candidate.waiting.saved_us
-    return step_saving(likely_us, candidate.region.kernels - candidate.kernels_after, model)
+    return (
+        0.0 if candidate.unpriced else step_saving(likely_us, candidate.region.kernels - candidate.kernels_after, model)
+    )
 
 
 def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepModel) -> Finding:
@@ -249,7 +251,7 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         saving=Saving(
             ideal_us=sum(s.saving.ideal_us for s in sites),
             likely_us=likely,
-            step_us=sum(w.saved_us for w in waits) or step_saving(likely, kernels - kernels_after, model),
+            step_us=sum(w.saved_us for w in waits) or _of_kernels(members, likely, kernels - kernels_after, model),
         ),
         amdahl_cap=amdahl_cap(model.step_us, waited or step_saving(device_us, kernels, model)),
         provenance="inferred" if inferred else graph.provenance,
@@ -265,6 +267,11 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         graph=print_graph(_with_views(_shown(candidate))),
         places=sites,
     )
+
+
+def _of_kernels(members: list[tuple[Candidate, Site]], likely_us: float, removed: int, model: StepModel) -> float:
+    """Wall time that all sites are worth, as ``removed`` launches go; unpriced ones are of one kind, or none is."""
+    return 0.0 if members[0][0].unpriced else step_saving(likely_us, removed, model)
 
 
 def _with_views(ops: Sequence[Op]) -> list[Op]:
