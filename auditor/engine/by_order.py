@@ -50,12 +50,20 @@ class ByOrder:
         self._enough = ENOUGH * max(self.graph.steps.complete, 1)
         self._lines: list[Line] = []
         self._chains: Orders = []
+        self._between: Orders = []
+        self._times: Counter[tuple[str, ...]] = Counter()
+        self._known: set[tuple[str, ...]] = set()
 
     def propose(self, rule: Rule, taken: Set[int]) -> Proposals:
         """Candidates of ``rule``, and what was refused; nothing for a rule that an order cannot tell."""
         if not self._lines:
             self._lines = lines(self.graph, taken)
             self._chains = [chain for line in self._lines for chain in chains_in(line)]
+            self._between = [ops for line in self._lines for ops in _between_gemms(line)]
+            self._times = Counter(map(_order_of, self._chains))
+            self._known = {
+                order for order, count in self._times.items() if count >= self._enough and len(order) > SPELLED
+            }
         if rule.chain is not None:
             least = max((rule.chain or {}).get("min", 2), 2)
             return self._believed(rule, [chain for chain in self._free(self._chains, taken) if len(chain) >= least])
@@ -74,23 +82,30 @@ class ByOrder:
         Of a chain that stands too seldom, the longest part whose order stands elsewhere.
         """
         times = Counter(map(_order_of, orders))
-        known = {order for order, count in times.items() if count >= self._enough and len(order) > SPELLED}
         proposals = Proposals()
         for ops in orders:
             count = times[_order_of(ops)]
             spelled = bool(rule.patterns) and sum(base_name(op.name) not in CASTS for op in ops) >= SPELLED
-            part = ops if count >= self._enough or spelled else _part_known(ops, known)
+            part = ops if count >= self._enough or spelled else _part_known(ops, self._known)
             if part:
-                proposals.candidates.append(_candidate(rule, part, times[_order_of(part)]))
+                proposals.candidates.append(
+                    _candidate(rule, part, count if part is ops else self._times[_order_of(part)])
+                )
             else:
                 proposals.refusals.append(Refusal(_SELDOM, ops[0], ops[-1], tuple(ops)))
         return proposals
 
     def _spelled(self, rule: Rule) -> Orders:
         """Chains that are a pattern of the rule from end to end; where it begins and ends in GEMMs, with these."""
-        found = [chain for chain in self._chains if any(_spells(pattern, chain) for pattern in rule.patterns)]
-        for line in self._lines:
-            found += [ops for ops in _between_gemms(line) if any(_spells(pattern, ops) for pattern in rule.patterns)]
+        spells: dict[tuple[str, ...], bool] = {}
+        found: Orders = []
+        for ops in (*self._chains, *self._between):
+            order = _order_of(ops)
+            if order not in spells:
+                steps = _steps(ops)
+                spells[order] = any(_spells(pattern, steps) for pattern in rule.patterns)
+            if spells[order]:
+                found.append(ops)
         return found
 
     def _epilogues(self, rule: Rule) -> Orders:
@@ -175,25 +190,28 @@ def _between_gemms(line: Line) -> Iterator[list[Op]]:
             run.append(op)
 
 
-def _spells(pattern: Pattern, ops: Sequence[Op]) -> bool:
-    """Whether ``ops`` are the calls of ``pattern``, each after those that it reads, casts left out."""
-    steps = _steps([op for op in ops if base_name(op.name) not in CASTS | {"aten.clone"}])
+Step = frozenset[str]
+"""Canonical kinds that one op of an order may be."""
+
+
+def _spells(pattern: Pattern, steps: Sequence[Step]) -> bool:
+    """Whether ``steps`` are the calls of ``pattern``, each after those that it reads."""
     return len(steps) == len(pattern.calls) and _laid(steps, pattern.calls, frozenset())
 
 
-def _steps(ops: Sequence[Op]) -> list[frozenset[str]]:
-    """Canonical kinds that each op may be; a sum that is divided is a mean."""
-    steps: list[frozenset[str]] = []
+def _steps(ops: Sequence[Op]) -> list[Step]:
+    """What each op may be, casts and copies left out; a sum that is divided is a mean."""
+    steps: list[Step] = []
     for op in ops:
         kinds = _kinds(op)
         if steps and "sum" in steps[-1] and "div" in kinds:
             steps[-1] = frozenset({"mean"})
-        else:
+        elif base_name(op.name) not in CASTS | {"aten.clone"}:
             steps.append(kinds)
     return steps
 
 
-def _laid(steps: Sequence[frozenset[str]], calls: Sequence[Call], done: frozenset[int]) -> bool:
+def _laid(steps: Sequence[Step], calls: Sequence[Call], done: frozenset[int]) -> bool:
     if len(done) == len(steps):
         return True
     made = {id(calls[i]) for i in done}
@@ -226,7 +244,7 @@ _ALIKE = {
 """Canonical kinds of an op beside its own name, whatever its arguments are (:mod:`auditor.graph.normal`)."""
 
 
-def _kinds(op: Op) -> frozenset[str]:
+def _kinds(op: Op) -> Step:
     name = base_name(op.name).removeprefix("aten.")
     return frozenset({name, *_ALIKE.get(name, ())})
 

@@ -22,7 +22,7 @@ from auditor.engine.costs import IN_PASSES
 from auditor.engine.pattern import OP_CLASSES
 from auditor.graph.model import ACCUMULATE, Op, OpGraph
 from auditor.graph.ops import base_name, kind_of
-from auditor.kernels.walk import Walk, walk_of
+from auditor.kernels.columns import goes_down_columns
 
 MAX_PERIOD = 32
 """Ops of an order that may begin again."""
@@ -119,8 +119,8 @@ def _after_list(run: Sequence[Op], at: int) -> bool:
 def _begins_anew(chain: Sequence[Op], op: Op, rest: Sequence[Op]) -> bool:
     """Whether ``op``, before ``rest``, does not seem to read what ``chain`` makes."""
     last, name = base_name(chain[-1].name), base_name(op.name)
-    if _walk(chain[-1]) == "columns":
-        return _walk(op) != "columns"
+    if _in_columns(chain[-1]):
+        return not _in_columns(op)
     if name in JOINING_MOVEMENT:  # the halves of a rotation are joined after one was negated
         return last != "aten.neg"
     if last in JOINING_MOVEMENT:
@@ -161,8 +161,8 @@ def _in_passes(name: str) -> bool:
     return any(part in name for part in IN_PASSES)
 
 
-def _walk(op: Op) -> Walk:
-    return walk_of(op.kernels[-1].name)
+def _in_columns(op: Op) -> bool:
+    return any(goes_down_columns(kernel.name) for kernel in op.kernels)
 
 
 def _by_period(chain: list[Op]) -> Iterator[list[Op]]:
