@@ -71,9 +71,12 @@ class Compared:
         return self.again.total() / (self.theirs.total() or 1)
 
 
-def compared(path: Path) -> Compared:
-    """The audits of a trace with and without its shapes, held against each other by kernels."""
-    full = auditor.load(path)
+def compared(path: Path, execution_trace: Path | None = None) -> Compared:
+    """The audits of a trace with and without its shapes, held against each other by kernels.
+
+    With an execution trace the edges of the first are the recorded ones.
+    """
+    full = auditor.load(path, execution_trace=execution_trace)
     with tempfile.TemporaryDirectory() as folder:
         bare = auditor.load(without_shapes(path, Path(folder) / "bare.json"))
     found = Compared()

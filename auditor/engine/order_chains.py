@@ -8,6 +8,7 @@ one stream of one thread, with none between that is not, is taken for a chain, a
   products in the backward of a product, and the scales of a norm after its statistics;
 * an order that begins again where it ended is the same code on another tensor;
 * a concatenation, a comparison and a copy into another layout read what came from elsewhere as often as what is there;
+* in a backward, nothing goes on from a sum that no chain led to (a bias' gradient), and a power is of what was saved;
 * a batch norm's statistics need all of its input, so it begins a chain;
 * what a forward computed again for a backward made is no gradient.
 """
@@ -26,6 +27,9 @@ from auditor.kernels.columns import goes_down_columns
 
 MAX_PERIOD = 32
 """Ops of an order that may begin again."""
+
+LEAST_PERIOD = 4
+"""From so many ops on, wherever it stands: shorter ones are in many formulas."""
 
 Line = list[Op | None]
 """Ops with kernels as one thread launched them; ``None`` where nothing may be fused across."""
@@ -127,14 +131,23 @@ def _begins_anew(chain: Sequence[Op], op: Op, rest: Sequence[Op]) -> bool:
         return not (_reduces(op) or (len(chain) > 1 and base_name(chain[-2].name) == "aten.neg"))
     if name in _QUESTIONS | _LAYOUTS or (_in_passes(name) and "backward" not in name):
         return True
+    if op.phase == "backward" and (name == "aten.pow" or _only_sums(chain)):
+        return name != "aten.sum"
     if _is_gradient(name):
         if last in _ACTIVATIONS or (kind_of(last) == "norm" and not _is_gradient(last)):
             return True
-    elif op.phase == "backward" and kind_of(last) == "reduction" and name == "aten.add":  # of another gradient
-        return True
+    elif op.phase == "backward" and (
+        chain[-1].name == "aten.add_" or (kind_of(last), name) == ("reduction", "aten.add")
+    ):
+        return True  # gradients that are added up are mostly another node's than the next one's
     if kind_of(name) == "norm" and last in _MASKING:
         return True
     return _is_twin(chain[-1], op) and not _twins_belong(chain, op, rest)
+
+
+def _only_sums(chain: Sequence[Op]) -> bool:
+    """In a backward: gradients of biases, which nothing goes on from."""
+    return all(base_name(op.name) == "aten.sum" for op in chain)
 
 
 def _is_gradient(name: str) -> bool:
@@ -166,17 +179,18 @@ def _in_columns(op: Op) -> bool:
 
 
 def _by_period(chain: list[Op]) -> Iterator[list[Op]]:
-    """``chain``, cut where an order of its ops begins again; one of two ops only where it began with that order."""
+    """``chain``, cut where an order of its ops begins again; a short one only where the chain began with it."""
     names = [base_name(op.name) for op in chain]
     for period in range(min(MAX_PERIOD, len(chain) // 2), 1, -1):
-        starts = range(len(chain) - 2 * period + 1) if period > 2 else (0,)
+        starts = range(len(chain) - 2 * period + 1) if period >= LEAST_PERIOD else (0,)
         for start in starts:
             if names[start : start + period] == names[start + period : start + 2 * period]:
                 yield from _by_period(chain[: start + period])
                 yield from _by_period(chain[start + period :])
                 return
     chain = _trimmed(chain)
-    if len(chain) > 2 or (len(chain) == 2 and not _is_twin(*chain)):
+    of_two = _is_twin(*chain[:2]) if len(chain) > 1 else True
+    if len(chain) > 3 or not (of_two and all(map(_reduces, chain[2:]))):  # a sum of one of two products: of which?
         yield chain
 
 
