@@ -131,18 +131,25 @@ def _begins_anew(chain: Sequence[Op], op: Op, rest: Sequence[Op]) -> bool:
         return not (_reduces(op) or (len(chain) > 1 and base_name(chain[-2].name) == "aten.neg"))
     if name in _QUESTIONS | _LAYOUTS or (_in_passes(name) and "backward" not in name):
         return True
-    if op.phase == "backward" and (name == "aten.pow" or _only_sums(chain)):
-        return name != "aten.sum"
-    if _is_gradient(name):
-        if last in _ACTIVATIONS or (kind_of(last) == "norm" and not _is_gradient(last)):
-            return True
-    elif op.phase == "backward" and (
-        chain[-1].name == "aten.add_" or (kind_of(last), name) == ("reduction", "aten.add")
-    ):
-        return True  # gradients that are added up are mostly another node's than the next one's
+    if op.phase == "backward" and (anew := _in_backward(chain, last, name)) is not None:
+        return anew
     if kind_of(name) == "norm" and last in _MASKING:
         return True
     return _is_twin(chain[-1], op) and not _twins_belong(chain, op, rest)
+
+
+def _in_backward(chain: Sequence[Op], last: str, name: str) -> bool | None:
+    """The same of an op of a backward; ``None`` where that it is one tells nothing."""
+    if name == "aten.pow" or _only_sums(chain):
+        return name != "aten.sum"
+    if _is_gradient(name):
+        made_again = last in _ACTIVATIONS or (kind_of(last) == "norm" and not _is_gradient(last))
+        return True if made_again else None
+    if name in _ACTIVATIONS:  # of a forward that is computed again
+        return None
+    # Gradients that are added up are mostly another node's than the next one's.
+    of_another = chain[-1].name == "aten.add_" or (kind_of(last) == "reduction" and name == "aten.add")
+    return True if of_another else None
 
 
 def _only_sums(chain: Sequence[Op]) -> bool:
