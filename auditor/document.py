@@ -242,7 +242,7 @@ class Finding(msgspec.Struct, kw_only=True):
     device_us: float = 0.0
     """Time of these kernels, now."""
     bytes_now: int = 0
-    """Bytes that these kernels read and write; 0 for sites that are known by kernel names only (no op, no shapes)."""
+    """Bytes that these kernels read and write; 0 for sites that are known by names and order only (no shapes)."""
     bytes_fused: int = 0
     """Bytes that the fused kernels would."""
     saving: Saving = msgspec.field(default_factory=Saving)

@@ -19,6 +19,7 @@ from auditor.document import (
     Totals,
 )  # fmt: skip
 from auditor.engine.by_name import findings_by_name, named_sites, told_of
+from auditor.engine.by_order import told_of_order
 from auditor.engine.census import Census, census
 from auditor.engine.claims import Claims
 from auditor.engine.legality import Refusal, Region
@@ -72,12 +73,14 @@ def assemble(
         groups[_group_key(candidate, home)].append((candidate, site))
     findings = [_finding(graph, members, model) for members in groups.values()]
     notes = [told] if (told := doubt(graph)) else []
+    if unpriced := [c for c in claims.sites if c.unpriced]:
+        notes.append(told_of_order(unpriced))
     if by_name:
         linked = [(c, f) for members, f in zip(groups.values(), findings, strict=True) for c, _ in members]
         named = findings_by_name(named_sites(graph, [c for c in claims.sites if c.rule.detect is None]), linked)
         findings += named
         notes += [told_of(named)] if named else []
-    findings.sort(key=lambda f: (-_worth(f), -(f.bytes_now - f.bytes_fused), f.rule, f.fingerprint))
+    findings.sort(key=lambda f: (-_worth(f), -(f.bytes_now - f.bytes_fused), -_bound(f), f.rule, f.fingerprint))
     counted = census(graph, rules)
     return Assembled(
         totals=totals_of(graph, findings, counted, model, claims.traffic),
@@ -94,9 +97,16 @@ def _worth(finding: Finding) -> float:
     return finding.saving.step_us if finding.family == "launch" else finding.saving.likely_us
 
 
+def _bound(finding: Finding) -> float:
+    """Of a finding without shapes, of which nothing else is known: no fusion saves more than its kernels take."""
+    return 0.0 if finding.bytes_now else finding.device_us
+
+
 def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:
     if candidate.waiting is not None:
         return Estimate(0.0, 0.0, candidate.waiting.told)
+    if candidate.unpriced:
+        return Estimate(0.0, 0.0, candidate.unpriced)
     after = 1 if candidate.left is None else candidate.left
     together = candidate.launches_only
     return estimate(cost_of(candidate.region, candidate.rule.family, after, traffic, together), device)
@@ -208,7 +218,9 @@ def _of_step(candidate: Candidate, likely_us: float, model: StepModel) -> float:
     """Wall time that the site is worth."""
     if candidate.waiting is not None:
         return candidate.waiting.saved_us
-    return step_saving(likely_us, candidate.region.kernels - candidate.kernels_after, model)
+    return (
+        0.0 if candidate.unpriced else step_saving(likely_us, candidate.region.kernels - candidate.kernels_after, model)
+    )
 
 
 def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepModel) -> Finding:
@@ -239,7 +251,7 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         saving=Saving(
             ideal_us=sum(s.saving.ideal_us for s in sites),
             likely_us=likely,
-            step_us=sum(w.saved_us for w in waits) or step_saving(likely, kernels - kernels_after, model),
+            step_us=sum(w.saved_us for w in waits) or _of_kernels(members, likely, kernels - kernels_after, model),
         ),
         amdahl_cap=amdahl_cap(model.step_us, waited or step_saving(device_us, kernels, model)),
         provenance="inferred" if inferred else graph.provenance,
@@ -255,6 +267,11 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         graph=print_graph(_with_views(_shown(candidate))),
         places=sites,
     )
+
+
+def _of_kernels(members: list[tuple[Candidate, Site]], likely_us: float, removed: int, model: StepModel) -> float:
+    """Wall time that all sites are worth, as ``removed`` launches go; unpriced ones are of one kind, or none is."""
+    return 0.0 if members[0][0].unpriced else step_saving(likely_us, removed, model)
 
 
 def _with_views(ops: Sequence[Op]) -> list[Op]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from auditor.engine.by_order import ByOrder, is_shapeless
 from auditor.engine.chains import propose_chains
 from auditor.engine.detect import BEFORE_CHAINS, LAST, detect
 from auditor.engine.legality import Refusal
@@ -61,6 +62,7 @@ class _Claimer:
     ) -> None:  # fmt: skip
         self.graph = graph
         self.keep, self.possible = keep, possible
+        self.by_order = ByOrder(graph) if is_shapeless(graph.graph) else None
         self.claims = Claims(traffic=graph.traffic, dismantle=graph.dismantle)
         self.taken: set[int] = set()
 
@@ -72,6 +74,8 @@ class _Claimer:
             self.claims.refused.extend((rule, r) for r in made.refusals if not self._all_taken(r))
 
     def _propose(self, rule: Rule) -> Proposals:
+        if self.by_order is not None and rule.detect is None:
+            return self.by_order.propose(rule, self.taken)
         if rule.siblings is not None:
             return propose_siblings(self.graph, rule)
         if rule.chain is not None:

@@ -51,6 +51,8 @@ class Candidate:
     """What to write, where no kernel in a model replaces these."""
     waiting: Waiting | None = None
     """Of a region where the device waits for launches: how long. It claims no kernel's time."""
+    unpriced: str = ""
+    """Why nothing is known of what it saves; empty where the shapes tell."""
 
     @property
     def bytes_saved(self) -> int:

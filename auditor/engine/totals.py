@@ -27,7 +27,8 @@ def totals_of(
     avoidable = unfused - sum(f.kernels_after for f in findings)
     idle_us = model.step_us - model.busy_us
     waited = sum(f.saving.step_us for f in findings if f.family == "launch")
-    saved = without_waiting(step_saving(likely, avoidable, model), likely, waited, model)
+    removed = sum(f.kernels - f.kernels_after for f in findings if f.saving.step_us)  # what is not priced saves nothing
+    saved = without_waiting(step_saving(likely, removed, model), likely, waited, model)
     return Totals(
         kernels=graph.kernels,
         memory_bound_kernels=counted.memory_bound,

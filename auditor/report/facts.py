@@ -26,8 +26,10 @@ EDGES = {
 
 NO_OPS = "No op is known for the kernels of this site: nothing can be drawn."
 NO_SHAPES = "without shapes nobody knows what it saves"
-"""Of findings :func:`by_name`."""
+"""Of findings that are :func:`unpriced`."""
 _BY_NAME = "inferred from kernel names: in the order of linked sites of the same rule, their ops were not recorded"
+
+_BY_ORDER = "inferred from the order of kernels and the names of their ops: no shapes were recorded, so check the code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ def kernel_time(finding: Finding) -> str:
 
 
 def time_saved(finding: Finding) -> str:
-    """Kernel time that is likely saved; not known where only names of kernels are."""
-    return UNKNOWN if by_name(finding) else duration(finding.saving.likely_us)
+    """Kernel time that is likely saved; not known where only names and order are."""
+    return UNKNOWN if unpriced(finding) else duration(finding.saving.likely_us)
 
 
 def refusals(document: Document, relative_to: Path | None = None) -> list[Refusal]:
@@ -165,12 +167,32 @@ def by_name(finding: Finding) -> bool:
     return finding.provenance == "inferred" and not finding.bytes_now and not any(p.ops for p in finding.places)
 
 
+def by_order(finding: Finding) -> bool:
+    """Whether its sites are known by the order and the names of their ops only: no shape was recorded."""
+    if finding.provenance != "inferred" or finding.bytes_now or finding.family == LAUNCHES:
+        return False
+    saving = finding.saving
+    return any(p.ops for p in finding.places) and not (saving.ideal_us or saving.likely_us or saving.step_us)
+
+
+def unpriced(finding: Finding) -> bool:
+    """Whether it is not known what its sites would save: no shapes tell."""
+    return by_name(finding) or by_order(finding)
+
+
 def legality(finding: Finding) -> list[str]:
     """What the engine checked before it took the ops of a site for one kernel, a sentence each."""
     if by_name(finding):
         return [
             "Its kernels were launched before the window, or replayed from a graph: no op of theirs was recorded.",
             "Their names stand in the order of linked sites of the same rule, and nowhere else among linked kernels.",
+        ]
+    if by_order(finding):
+        return [
+            f"All of its ops run in the {safe(finding.phase)}, on one stream and from one thread, one after the other.",
+            "No host sync and no collective lies in between.",
+            "Which tensor feeds which was not recorded: this order of ops mostly means a chain, and proves none.",
+            f"Edges are {_BY_ORDER}.",
         ]
     if finding.family == LAUNCHES:
         return [
@@ -191,13 +213,19 @@ def particulars(document: Document, finding: Finding) -> list[Fact]:
         *_cost_of(document, finding),
         Fact("step", _step_of(document, finding)),
         _replacement(finding),
-        Fact("edges", _BY_NAME if by_name(finding) else edges(finding.provenance)),
+        Fact("edges", _edges_of(finding)),
         Fact("phase", " · ".join(safe(p) for p in (finding.phase, finding.dtype) if p), literal=True),
         Fact("variant", ", ".join(f"{safe(k)}={safe(v)}" for k, v in sorted(finding.variant.items())), literal=True),
         Fact("ops", some([safe(op) for op in finding.ops], 12), literal=True),
         Fact("modules", some([safe(m) for m in finding.modules if m], 3), literal=True),
     ]
     return [line for line in lines if line.value]
+
+
+def _edges_of(finding: Finding) -> str:
+    if by_name(finding):
+        return _BY_NAME
+    return _BY_ORDER if by_order(finding) else edges(finding.provenance)
 
 
 def _cost_of(document: Document, finding: Finding) -> list[Fact]:
@@ -246,7 +274,7 @@ def _less(finding: Finding) -> str:
 def _device_of(finding: Finding) -> str:
     if not finding.device_us:
         return "not timed"
-    if by_name(finding):
+    if unpriced(finding):
         return f"{duration(finding.device_us)} now; {NO_SHAPES}"
     saving = finding.saving
     saved = f"{duration(saving.likely_us)} likely, {duration(saving.ideal_us)} ideal"
@@ -255,7 +283,7 @@ def _device_of(finding: Finding) -> str:
 
 def _step_of(document: Document, finding: Finding) -> str:
     step = document.totals.step_us
-    if by_name(finding) or ratio(finding.saving.step_us, step) is None:
+    if unpriced(finding) or ratio(finding.saving.step_us, step) is None:
         return ""
     if not finding.saving.step_us:
         return f"saves nothing of {duration(step)}: the step does not wait for these kernels"

@@ -42,7 +42,7 @@ def _row(finding: Finding, index: int) -> str:
 def _meter(finding: Finding) -> str:
     """How much of the finding's own time would go, as a bar."""
     part = ratio(finding.saving.likely_us, finding.device_us)
-    if part is None or facts.by_name(finding):
+    if part is None or facts.unpriced(finding):
         return ""
     label = f"{percent(part)} of its kernel time"
     bars = svg.element("rect", class_="all", width=110.0, height=6.0, rx=3.0) + svg.element(

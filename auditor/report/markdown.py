@@ -119,7 +119,7 @@ def _row(finding: Finding) -> list[str]:
         facts.traffic(finding),
         facts.kernel_time(finding),
         facts.time_saved(finding),
-        UNKNOWN if facts.by_name(finding) else duration(saving.step_us),
+        UNKNOWN if facts.unpriced(finding) else duration(saving.step_us),
     ]
 
 

@@ -312,7 +312,7 @@ def _site_args(finding: Finding, site: Site) -> dict[str, Any]:
         "kernels": site.kernels,
         "kernels_after": site.kernels_after,
         "device_us": _us(site.device_us),
-        **(_saved(site) if not facts.by_name(finding) else {"saving": facts.NO_SHAPES}),
+        **(_saved(site) if not facts.unpriced(finding) else {"saving": facts.NO_SHAPES}),
         "replacement": safe(finding.replacement or ""),
         "legal": " ".join(facts.legality(finding)),
     }

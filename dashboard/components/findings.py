@@ -24,7 +24,7 @@ def findings_table(document: Document, findings: list[Finding], caption: str) ->
 
 
 def _row(document: Document, finding: Finding, settings: RuleSettings) -> list[Any]:
-    known = document.totals.step_us and not facts.by_name(finding)
+    known = document.totals.step_us and not facts.unpriced(finding)
     return [
         _name(document, finding, settings),
         [html.Code(facts.place(finding.source) or "no source line"), html.Div(facts.owner(finding), className="dim")],
@@ -51,7 +51,7 @@ def _name(document: Document, finding: Finding, settings: RuleSettings) -> list[
 def _meter(finding: Finding) -> html.Span | None:
     """The part of the finding's own time that would go, as a bar; the words are its title."""
     part = ratio(finding.saving.likely_us, finding.device_us)
-    if part is None or facts.by_name(finding):
+    if part is None or facts.unpriced(finding):
         return None
     width = f"{100 * min(max(part, 0.0), 1.0):.0f}%"
     return html.Span(html.Span(style={"width": width}), className="meter", title=f"{percent(part)} of its kernel time")

@@ -26,7 +26,7 @@ def savings(document: Document, finding: Finding) -> html.Section:
         ("likely", f"{duration(saving.likely_us)}: {_LIKELY}"),
         ("step", _of_step(saving.step_us, step, finding.amdahl_cap)),
     ]  # fmt: skip
-    if facts.by_name(finding):
+    if facts.unpriced(finding):
         lines = [("saved", facts.NO_SHAPES)]
     elif not finding.device_us:
         lines = [("time", "Nothing was timed, so no time saved is claimed."), lines[2]] if step else [lines[0]]
