@@ -46,8 +46,8 @@ class GraphBuilder:
         return self.graph.add(
             Op(
                 0, call.name, with_dtype_names(call.name, args), outputs, call.overload,
-                mutates=tuple(v for v, _ in written), module=context.module, module_class=context.module_class, source=context.source,
-                phase=context.phase, thread=call.thread, sequence=call.sequence,
+                mutates=tuple(v for v, _ in written), module=context.module, module_class=context.module_class,
+                source=context.source, phase=context.phase, thread=call.thread, sequence=call.sequence,
                 scope=context.scope,
             )
         )  # fmt: skip
