@@ -218,7 +218,9 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
     sites = [site for _, site in members]
     home = _home(candidate)
     sums = sums_of(sites)
+    device_us = sums["device_us"]
     kernels = sums["kernels"]
+    kernels_after = sums["kernels_after"]
     likely = sum(s.saving.likely_us for s in sites)
     waits = [c.waiting for c, _ in members if c.waiting is not None]
     waited = sum(wait.wall_us - wait.busy_us for wait in waits)
@@ -233,9 +235,9 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         saving=Saving(
             ideal_us=sum(s.saving.ideal_us for s in sites),
             likely_us=likely,
-            step_us=sum(w.saved_us for w in waits) or step_saving(likely, kernels - sums["kernels_after"], model),
+            step_us=sum(w.saved_us for w in waits) or step_saving(likely, kernels - kernels_after, model),
         ),
-        amdahl_cap=amdahl_cap(model.step_us, waited or step_saving(sums["device_us"], kernels, model)),
+        amdahl_cap=amdahl_cap(model.step_us, waited or step_saving(device_us, kernels, model)),
         provenance="inferred" if inferred else graph.provenance,
         phase=home.phase,
         module_class=home.module_class,
