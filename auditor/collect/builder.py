@@ -9,6 +9,7 @@ from auditor.collect.arguments import Decoded, TensorRef
 from auditor.collect.contexts import Context
 from auditor.collect.storages import Storages
 from auditor.graph.model import Arg, Op, OpGraph, Value
+from auditor.graph.signatures import with_dtype_names
 
 
 @dataclass(slots=True, frozen=True)
@@ -44,9 +45,9 @@ class GraphBuilder:
         outputs = self._outputs(call, args, written)
         return self.graph.add(
             Op(
-                0, call.name, args, outputs, call.overload, mutates=tuple(v for v, _ in written),
-                module=context.module, module_class=context.module_class, source=context.source,
-                phase=context.phase, thread=call.thread, sequence=call.sequence,
+                0, call.name, with_dtype_names(call.name, args), outputs, call.overload,
+                mutates=tuple(v for v, _ in written), module=context.module, module_class=context.module_class,
+                source=context.source, phase=context.phase, thread=call.thread, sequence=call.sequence,
                 scope=context.scope,
             )
         )  # fmt: skip

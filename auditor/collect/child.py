@@ -17,21 +17,20 @@ if __name__ == "__main__":  # run by path: this folder must not shadow the scrip
 import atexit
 import builtins
 import importlib
-import importlib.util
 import json
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from auditor.collect import uncaught
+from auditor.collect.after_import import AfterImport
 from auditor.collect.recording import OwnProfiler, Recording
 
 if TYPE_CHECKING:
@@ -149,30 +148,6 @@ def _named(place: str) -> Callable[..., Any]:
     return found
 
 
-class AfterImport(MetaPathFinder):
-    """Calls back once, right after the module ``name`` was imported."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None  # noqa: ARG002
-    ) -> ModuleSpec | None:  # fmt: skip
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                self._then()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def _refuse(place: OwnProfiler) -> BaseException:
     from auditor.collect.recorder import ScriptProfiles
 
@@ -182,7 +157,7 @@ def _refuse(place: OwnProfiler) -> BaseException:
 def run(config: Config) -> int:
     """Run the script; its exit code."""
     session = Session(config)
-    sys.meta_path.insert(0, AfterImport("torch", session.attach))
+    AfterImport("torch", session.attach).install()
     error: BaseException | None = None
     try:
         main, code = _load(config.script)

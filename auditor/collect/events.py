@@ -24,11 +24,14 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from auditor.collect import device
+from auditor.collect.after_import import AfterImport
 from auditor.collect.listener import CompiledFunction, Listener, Patch
 from auditor.collect.passes import ProfilerOwner
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+"""What switches to compiled code. Programs that compile nothing import it late, with an optimizer's step, or never."""
 
 
 class TorchEvents:
@@ -47,6 +50,7 @@ class TorchEvents:
         self._optimizer_handles: list[Any] = []
         self._patches: list[Patch] = []
         self._dynamo_patched = False
+        self._dynamo_imported = AfterImport(_EVAL_FRAME, self._patch_dynamo)
         self._in_backward = False
         self._switches: list[tuple[Any, bool]] = []
 
@@ -65,8 +69,10 @@ class TorchEvents:
             Patch(torch, "compile", self._wrap_compile),
             Patch(nn_module, "_has_any_global_hook", self._wrap_any_global_hook),
         ]
-        if "torch._dynamo.eval_frame" in sys.modules:
+        if _EVAL_FRAME in sys.modules:
             self._patch_dynamo()
+        else:
+            self._dynamo_imported.install()
         if any(issubclass(type(thing), Optimizer) for thing in gc.get_objects()):
             self._listener.optimizer_made()
         self._watch()
@@ -74,6 +80,7 @@ class TorchEvents:
     def remove(self) -> None:
         """Take everything out; the script goes on as if nobody had watched."""
         self._unwatch()
+        self._dynamo_imported.remove()
         if self._root_handle is not None and self.on_owner():
             self._root_handle.remove()  # on another thread its call goes on: see _exit
         for patch in reversed(self._patches):

@@ -20,6 +20,7 @@ from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
+from auditor.graph.signatures import with_dtype_names
 
 _PRODUCT = "aten::bmm"
 _PREPARED = 8
@@ -69,7 +70,7 @@ class ThreadLinker:
         outputs, made = self._outputs(foreign, effect, args, links)
         op = self._graph.add(
             Op(
-                0, call.op_name, tuple(args), outputs, effect.overload, (),
+                0, call.op_name, with_dtype_names(call.op_name, tuple(args)), outputs, effect.overload, (),
                 tuple([v for i in effect.writes if isinstance(v := args[i], Value)]),
                 place.module, place.module_class, place.source or foreign.source, foreign.phase, self._thread,
                 foreign.sequence, bool(links), scope=foreign.scope,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity
 
 from auditor.collect import device, tidy
 from auditor.collect.annotate import ModuleAnnotations, SourceLines, annotation, mark_end
@@ -25,13 +27,36 @@ class ProfilerOwner:
     ours = False
 
 
+class StepProfile(torch.profiler.profile):
+    """PyTorch's, which does not bring in its compiler: programs that compile nothing would wait for it, 3 s."""
+
+    def prepare_trace(self) -> None:
+        """Make ready; PyTorch's own asks Inductor, which it imports for that, whether it uses CUDA graphs."""
+        with _uncompiled():
+            super().prepare_trace()
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Inductor is looked for only where it is: who has not imported it has set nothing in it, and compiled nothing."""
+    lazy: set[str] = getattr(torch, "_lazy_modules", set())
+    if "torch._inductor" in sys.modules or "_inductor" not in lazy:
+        yield
+        return
+    lazy.remove("_inductor")
+    try:
+        yield
+    finally:
+        lazy.add("_inductor")
+
+
 def warm_up() -> None:
     """Start and stop the profiler once, on the main thread: its library cannot be initialised on another one."""
     if threading.current_thread() is not threading.main_thread():
         return
     ProfilerOwner.ours = True
     try:
-        with quiet(), profile(activities=[ProfilerActivity.CPU]):
+        with quiet(), StepProfile(activities=[ProfilerActivity.CPU]):
             pass
     finally:
         ProfilerOwner.ours = False
@@ -69,7 +94,7 @@ class TimingPass(BarePass):
         self._running = False
 
     def _make(self) -> Any:
-        return profile(activities=device.activities())
+        return StepProfile(activities=device.activities())
 
     def start(self) -> None:
         device.synchronize()
@@ -125,7 +150,7 @@ class GraphPass(TimingPass):
 
     def _make(self) -> Any:
         self._observer.register_callback(str(self._et_part))
-        return profile(
+        return StepProfile(
             activities=device.activities(), record_shapes=True, execution_trace_observer=self._observer
         )  # fmt: skip
 

@@ -36,6 +36,7 @@ from auditor.engine.savings import (
     step_saving,
 )
 from auditor.engine.step_time import doubt
+from auditor.engine.sums import sums_of
 from auditor.engine.totals import totals_of
 from auditor.graph.model import Op, OpGraph, Source
 from auditor.graph.ops import base_name
@@ -228,10 +229,11 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
     rule = candidate.rule
     sites = [site for _, site in members]
     home = _home(candidate)
-    device_us = sum(s.device_us for s in sites)
+    sums = sums_of(sites)
+    device_us = sums["device_us"]
+    kernels = sums["kernels"]
+    kernels_after = sums["kernels_after"]
     likely = sum(s.saving.likely_us for s in sites)
-    kernels = sum(s.kernels for s in sites)
-    kernels_after = sum(s.kernels_after for s in sites)
     waits = [c.waiting for c, _ in members if c.waiting is not None]
     waited = sum(wait.wall_us - wait.busy_us for wait in waits)
     modules = list(dict.fromkeys(s.module for s in sites))[:MAX_MODULES]
@@ -242,12 +244,6 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         family=rule.family,
         severity=rule.severity,
         fingerprint=_fingerprint(rule, candidate, home),
-        sites=len(sites),
-        kernels=kernels,
-        kernels_after=kernels_after,
-        device_us=device_us,
-        bytes_now=sum(s.bytes_now for s in sites),
-        bytes_fused=sum(s.bytes_fused for s in sites),
         saving=Saving(
             ideal_us=sum(s.saving.ideal_us for s in sites),
             likely_us=likely,
@@ -265,7 +261,7 @@ def _finding(graph: OpGraph, members: list[tuple[Candidate, Site]], model: StepM
         dtype=_dtype(candidate),
         variant=candidate.variant,
         graph=print_graph(_with_views(_shown(candidate))),
-        places=sites,
+        **sums,
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from auditor.document import Finding, Site
 from auditor.engine.propose import Candidate
+from auditor.engine.sums import sums_of
 from auditor.graph.model import Kernel, OpGraph
 
 MAX_SPAN = 64
@@ -177,17 +178,12 @@ def told_of(findings: Sequence[Finding]) -> str:
 
 
 def _finding(like: Finding, sites: list[NamedSite]) -> Finding:
-    places = [_site(like, site) for site in sites]
     return Finding(
         rule=like.rule,
         name=like.name,
         family=like.family,
         severity=like.severity,
         fingerprint=hashlib.sha256(f"{like.fingerprint}|by name".encode()).hexdigest()[:16],
-        sites=len(places),
-        kernels=sum(place.kernels for place in places),
-        kernels_after=sum(place.kernels_after for place in places),
-        device_us=sum(place.device_us for place in places),
         provenance="inferred",
         phase=like.phase,
         module_class=like.module_class,
@@ -195,7 +191,7 @@ def _finding(like: Finding, sites: list[NamedSite]) -> Finding:
         replacement=like.replacement,
         dtype=like.dtype,
         variant=like.variant,
-        places=places,
+        **sums_of([_site(like, site) for site in sites]),
     )
 
 

@@ -10,7 +10,7 @@ from statistics import median, median_low
 
 from auditor.document import Finding, Site, StepFigures, Steps
 from auditor.engine.census import is_bound
-from auditor.engine.step_time import union_us
+from auditor.engine.step_time import idle_within, union_us
 from auditor.graph.model import Kernel, Op, OpGraph, StepSpan
 from auditor.graph.traffic import Traffic
 
@@ -119,7 +119,7 @@ def _time(each: list[StepFigures], spans: Sequence[StepSpan], held: Sequence[_He
             end = max((k.start_us + k.dur_us for k in kernels), default=begin)
             figures.step_us = max(end - begin, host) if following is None else max(following - begin, 0.0)
         busy = union_us(sorted(kernels, key=lambda k: k.start_us))
-        figures.idle_us = max(figures.step_us - busy, 0.0)
+        figures.idle_us = idle_within(figures.step_us, busy)
 
 
 def _median(each: Sequence[StepFigures]) -> StepFigures:

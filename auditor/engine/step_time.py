@@ -20,6 +20,9 @@ TOLERANCE = 0.05
 PROFILER_US = 2.0
 """What the profiler may add to the time of an op."""
 
+ROUNDING_US = 1e-6
+"""What is left of sums of times that are equal: no idle time, and an amount that no store takes."""
+
 
 @dataclass(frozen=True)
 class StepModel:
@@ -39,6 +42,12 @@ class StepModel:
     def device_share(self) -> float:
         """Share of the step in which the device is the bottleneck."""
         return min(1.0, self.busy_us / self.step_us) if self.step_us > 0 else 1.0
+
+
+def idle_within(step_us: float, busy_us: float) -> float:
+    """Microseconds of a step in which its device had nothing to do."""
+    idle_us = step_us - busy_us
+    return idle_us if idle_us > ROUNDING_US else 0.0
 
 
 def step_model(graph: OpGraph, device: Device) -> StepModel:

@@ -6,13 +6,10 @@ from collections.abc import Callable
 
 from auditor.document import Finding, Totals, TotalSaving
 from auditor.engine.census import Census
-from auditor.engine.step_time import StepModel, amdahl_cap, step_saving, without_waiting
+from auditor.engine.step_time import StepModel, amdahl_cap, idle_within, step_saving, without_waiting
 from auditor.graph.model import Op, OpGraph
 from auditor.graph.peak import peak_bytes
 from auditor.graph.traffic import Traffic
-
-ROUNDING_US = 1e-6
-"""What is left of sums of times that are equal: no idle time, and an amount that no store takes."""
 
 
 def totals_of(
@@ -25,7 +22,6 @@ def totals_of(
     device_us = sum(op.dur_us for op in ops) + sum(k.dur_us for k in graph.unlinked)
     likely = sum(f.saving.likely_us for f in findings)
     avoidable = unfused - sum(f.kernels_after for f in findings)
-    idle_us = model.step_us - model.busy_us
     waited = sum(f.saving.step_us for f in findings if f.family == "launch")
     removed = sum(f.kernels - f.kernels_after for f in findings if f.saving.step_us)  # what is not priced saves nothing
     saved = without_waiting(step_saving(likely, removed, model), likely, waited, model)
@@ -38,7 +34,7 @@ def totals_of(
         device_us=device_us,
         step_us=model.step_us,
         memory_bound_us=counted.memory_bound_us,
-        idle_us=idle_us if idle_us > ROUNDING_US else 0.0,
+        idle_us=idle_within(model.step_us, model.busy_us),
         bytes=sum(traffic(op).total for op in ops),
         peak_bytes=peak_bytes(graph),
         collective_kernels=counted.collectives,

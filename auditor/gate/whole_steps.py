@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from auditor.document import Document, Finding, Saving, Site, StepFigures, Totals
+from auditor.engine.sums import sums_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +62,8 @@ def _finding(finding: Finding, whole: frozenset[int]) -> Finding | None:
     saving.step_us = finding.saving.step_us * _share(places, finding.places)
     return replace(
         finding,
-        places=[replace(place, step=-1) for place in places],
-        sites=len(places),
-        kernels=sum(place.kernels for place in places),
-        kernels_after=sum(place.kernels_after for place in places),
-        device_us=sum(place.device_us for place in places),
-        bytes_now=sum(place.bytes_now for place in places),
-        bytes_fused=sum(place.bytes_fused for place in places),
         saving=saving,
+        **sums_of([replace(place, step=-1) for place in places]),
     )
 
 

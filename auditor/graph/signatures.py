@@ -17,7 +17,7 @@ DTYPE_CODES = {
     0: "u8", 1: "i8", 2: "i16", 3: "i32", 4: "i64", 5: "f16", 6: "f32", 7: "f64", 8: "c32", 9: "c64", 10: "c128",
     11: "bool", 15: "bf16", 23: "f8e5m2", 24: "f8e4m3", 27: "u16", 28: "u32", 29: "u64",
 }  # fmt: skip
-"""``c10::ScalarType`` as execution traces write it, by the short names of :data:`auditor.graph.model.ITEMSIZE`."""
+"""``c10::ScalarType`` as traces write it, by the short names of :data:`auditor.graph.model.ITEMSIZE`."""
 
 DTYPES = frozenset(ITEMSIZE)
 
@@ -181,6 +181,19 @@ def without_trailing_defaults(name: str, args: tuple[Any, ...]) -> tuple[Any, ..
     while 0 < count <= len(known) and is_default(args[count - 1], known[count - 1]):
         count -= 1
     return args[:count]
+
+
+@cache
+def _dtype_place(name: str) -> int | None:
+    return next((i for i, parameter in enumerate(signature(name) or ()) if parameter.name == "dtype"), None)
+
+
+def with_dtype_names(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``args`` with the name of a dtype for its number, which traces write; of a number without a name, the number."""
+    place = _dtype_place(name)
+    if place is None or place >= len(args) or type(args[place]) is not int:
+        return args
+    return (*args[:place], DTYPE_CODES.get(args[place], args[place]), *args[place + 1 :])
 
 
 def is_default(arg: Any, parameter: Parameter) -> bool:

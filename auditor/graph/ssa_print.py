@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from auditor.graph.effects import Result, default_kernels, expected_results
 from auditor.graph.infer import mutated_by_name, version_of
 from auditor.graph.model import Arg, Op, OpGraph, Source, Value, contiguous_strides
-from auditor.graph.signatures import DTYPE_CODES, DTYPES, Parameter, is_default, signature, without_trailing_defaults
+from auditor.graph.signatures import DTYPES, is_default, signature, without_trailing_defaults
 from auditor.graph.syntax import FRESH, RESERVED
 
 
@@ -146,7 +146,7 @@ class _Printer:
         args, parameters = without_trailing_defaults(op.name, op.args), signature(op.name) or ()
         for i, arg in enumerate(args):
             parameter = parameters[i] if len(args) <= len(parameters) else None  # else an overload of other arguments
-            text = self.dtype_code(arg, parameter) or self.argument(arg)
+            text = self.argument(arg)
             if parameter is None or not parameter.keyword:
                 yield text
             elif not is_default(arg, parameter):
@@ -158,11 +158,6 @@ class _Printer:
             yield f"kernels={len(op.kernels)}"
         if op.mutates != mutated_by_name(op.name, op.args):
             yield f"mutates=[{', '.join(map(self.name, op.mutates))}]"
-
-    def dtype_code(self, arg: Arg, parameter: Parameter | None) -> str:
-        """Execution traces write dtypes as numbers."""
-        is_code = parameter is not None and parameter.name == "dtype" and type(arg) is int
-        return DTYPE_CODES.get(arg, "") if is_code else ""  # type: ignore[arg-type]
 
     def argument(self, arg: Arg) -> str:
         if isinstance(arg, Value):

@@ -60,8 +60,8 @@ Dao, FlashAttention-2, 2023; Rabe and Staats, Self-attention does not need O(n²
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -71,27 +71,14 @@ from fused_replacements._autocast import product_dtype
 from fused_replacements._layout import wide
 from fused_replacements._paths import say_unfused
 from fused_replacements._registry import Replacement, Sample
-from fused_replacements.algorithmic._mask import (
-    EXACT,
-    Causal,
-    as_keep,
-    causal_keep,
-    causal_reason,
-    in_four_dims,
-    needs_causal_mask,
-    repeat_heads,
-    with_causal,
-)
+from fused_replacements.algorithmic._fit import illegal, larger_mask, misfit
+from fused_replacements.algorithmic._mask import Causal, as_keep, causal_keep, causal_reason, repeat_heads
 from fused_replacements.algorithmic._samples import Make
 from fused_replacements.algorithmic._sdpa import Backend, backend
+from fused_replacements.algorithmic._sdpa_call import scale_of, sdpa_call
 
-HALF: Final = frozenset({torch.bfloat16, torch.float16})
 LEAST_FILL: Final = -1e4
 """A score that is filled with less has a probability of 0: the exponential of it is no number above 0 in fp32."""
-FEW_KEYS: Final = 16
-FEW_CHANNELS: Final = 8
-"""Below either, gradients in 16 bits are taken by parts: there is nothing to gain, and SDPA's were measured to be up to
-twelve times as far from fp64 as twice the error of the parts."""
 
 
 def attention(
@@ -127,8 +114,8 @@ def attention(
     dtype = product_dtype(q)
     if dtype is not None:
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if not math.isinf(fill) and _misfit(q, k, v, mask) is None:  # what doesn't fit is told by _attend
-        larger = _larger_mask(q, k, mask)
+    if not math.isinf(fill) and misfit(q, k, v, mask) is None:  # what doesn't fit is told by _attend
+        larger = larger_mask(q, k, mask)
         if larger is not None:
             return _unfused(
                 larger, _by_parts(q, k, v, mask, causal, scale, mask_keeps, *settings[:3], fill), need_weights
@@ -178,17 +165,16 @@ def _attend(
     softcap: float | None,
     need_weights: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    reason = _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
+    reason = illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
     if reason is None:
         try:
             return _by_sdpa(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout)
         except RuntimeError:  # it may be the shapes: looked at here, they cost other calls nothing
-            reason = _misfit(q, k, v, mask) or _larger_mask(q, k, mask)
+            reason = misfit(q, k, v, mask) or larger_mask(q, k, mask)
             if reason is None:
                 raise
-    misfit = _misfit(q, k, v, mask)
-    if misfit is not None:
-        raise ValueError(misfit)
+    if (wrong := misfit(q, k, v, mask)) is not None:
+        raise ValueError(wrong)
     parts = _by_parts(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask, dropout, softcap)
     return _unfused(reason or "", parts, need_weights)
 
@@ -211,162 +197,12 @@ def _by_sdpa(
     scale_after_mask: bool,
     dropout: float,
 ) -> Tensor:
-    call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
+    call = sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
     grouped: dict[str, Any] = (
         {"enable_gqa": True} if call.grouped else {}
     )  # a branch: to the compiler the comparison is symbolic
     out = scaled_dot_product_attention(*call.tensors, dropout, call.is_causal, scale=scale, **grouped)
     return out if q.dim() >= 4 else out[(0,) * (4 - q.dim())]
-
-
-class _Call(NamedTuple):
-    """The arguments of SDPA for a call of ``attention``."""
-
-    tensors: tuple[Tensor, Tensor, Tensor, Tensor | None]
-    is_causal: bool
-    grouped: bool
-
-
-def _sdpa_call(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    causal: Causal | None,
-    scale: float | None,
-    mask_keeps: bool,
-    scale_after_mask: bool,
-) -> _Call:
-    mask = _sdpa_mask(q, k, mask, causal, scale, mask_keeps, scale_after_mask)
-    q, k, v = in_four_dims(q), in_four_dims(k), in_four_dims(v)
-    groups = q.size(-3) // k.size(-3) if k.size(-3) else 1
-    if groups > 1 and mask is not None and q.device.type != "cpu":
-        # the one GPU kernel that takes a mask takes no grouped heads: SDPA would compute by parts, and copies are less
-        k, v, groups = repeat_heads(k, groups), repeat_heads(v, groups), 1
-    is_causal = causal == "upper_left"
-    if causal == "lower_right" and q.size(-2) == k.size(-2):
-        is_causal = True  # by a branch: of symbols the comparison is no bool, and SDPA takes nothing else
-    return _Call((q, k, v, mask), is_causal and mask is None, groups > 1)
-
-
-def _sdpa_mask(
-    q: Tensor,
-    k: Tensor,
-    mask: Tensor | None,
-    causal: Causal | None,
-    scale: float | None,
-    mask_keeps: bool,
-    scale_after_mask: bool,
-) -> Tensor | None:
-    """The one mask that SDPA gets: its dtype, polarity, dimensions and triangle."""
-    if mask is not None:
-        if mask.dtype is torch.bool:
-            mask = as_keep(mask, mask_keeps)
-        elif scale_after_mask:
-            mask = mask * _scale(q, scale)
-        mask = in_four_dims(_in_mask_dtype(mask, q))
-    q_len, kv_len = q.size(-2), k.size(-2)
-    if causal is None or (causal == "lower_right" and q_len == 1):
-        return mask
-    if mask is None:
-        return causal_keep(q_len, kv_len, causal, q.device) if needs_causal_mask(q_len, kv_len, causal) else None
-    return with_causal(mask, causal_keep(q_len, kv_len, causal, q.device))
-
-
-def _in_mask_dtype(mask: Tensor, q: Tensor) -> Tensor:
-    """``mask`` as SDPA takes it: boolean, or in q's dtype; on a CPU fp32 too."""
-    if mask.dtype is torch.bool or (mask.dtype is torch.float32 and q.device.type == "cpu"):
-        return mask
-    return mask.to(q.dtype)
-
-
-def _scale(q: Tensor, scale: float | None) -> float:
-    return 1.0 / math.sqrt(q.size(-1)) if scale is None else scale
-
-
-def _illegal(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scale: float | None,
-    scale_after_mask: bool,
-    softcap: float | None,
-    need_weights: bool,
-) -> str | None:
-    """Why SDPA would compute something else, or nothing at all."""
-    if q.dtype in HALF and (k.size(-2) < FEW_KEYS or q.size(-1) < FEW_CHANNELS) and _learns(q, k, v):
-        return f"gradients in 16 bits of under {FEW_KEYS} keys or {FEW_CHANNELS} channels: SDPA's are less exact"
-    if softcap:
-        return "SDPA has no soft-cap of the scores; flash_attention has"
-    if need_weights:
-        return "the probabilities are returned, and SDPA never stores them"
-    if not q.dtype == k.dtype == v.dtype:
-        return f"q, k and v have different dtypes ({q.dtype}, {k.dtype}, {v.dtype})"
-    if not q.dim() == k.dim() == v.dim() >= 2:
-        return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions"
-    if k.size(-2) != v.size(-2):  # SDPA on a CPU doesn't look, and reads beyond the shorter
-        return f"k has {k.size(-2)} keys, and v {v.size(-2)}"
-    if q.dim() > 2 and (k.size(-3) != v.size(-3) or (k.size(-3) and q.size(-3) % k.size(-3))):
-        return f"{q.size(-3)} heads of q are no multiple of {k.size(-3)} of k and {v.size(-3)} of v"
-    return None if mask is None else _illegal_mask(q, mask, scale, scale_after_mask)
-
-
-def _learns(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-
-
-def _illegal_mask(q: Tensor, mask: Tensor, scale: float | None, scale_after_mask: bool) -> str | None:
-    if mask.dim() > max(4, q.dim()):
-        return f"the mask has {mask.dim()} dimensions"
-    if mask.dtype is torch.bool:
-        return None
-    if scale_after_mask and scale is not None and scale <= 0.0:
-        return f"a scale of {scale} after the mask turns what is masked into what is not"
-    if mask.dtype is torch.float32 and q.device.type == "cpu":
-        return None
-    if q.dtype not in EXACT.get(mask.dtype, ()):
-        return f"a mask in {mask.dtype} can't become {q.dtype} without rounding"
-    return None
-
-
-def _misfit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> str | None:
-    """What about shapes and dtypes no attention can be computed of, or None."""
-    if not q.dtype == k.dtype == v.dtype:
-        return f"q, k and v have different dtypes ({q.dtype}, {k.dtype}, {v.dtype})"
-    if min(q.dim(), k.dim(), v.dim()) < 2:
-        return f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions"
-    if k.size(-2) != v.size(-2):
-        return f"k has {k.size(-2)} keys, and v {v.size(-2)}"
-    if q.size(-1) != k.size(-1):
-        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit together"
-    if q.dim() > 2 and k.dim() > 2 and v.dim() > 2:
-        heads = (k.size(-3), v.size(-3))
-        if any(q.size(-3) % count if count else q.size(-3) for count in heads):
-            return f"{q.size(-3)} heads of q are no multiple of {heads[0]} of k and {heads[1]} of v"
-    batches = [x.shape[:-3] for x in (q, k, v)]
-    scores = (*q.shape[:-1], k.size(-2))
-    fits = all(_broadcast(batch, batches[0]) for batch in batches) and (mask is None or _broadcast(mask.shape, scores))
-    if not fits:
-        masked = "" if mask is None else f", and the mask {tuple(mask.shape)},"
-        return f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}{masked} do not fit together"
-    return None
-
-
-def _larger_mask(q: Tensor, k: Tensor, mask: Tensor | None) -> str | None:
-    """That the mask has dimensions which the scores have not, or None: by parts they are broadcast, by SDPA not."""
-    if mask is None:
-        return None
-    scores = (*q.shape[:-1], k.size(-2))
-    pairs = zip(reversed(mask.shape), reversed(scores), strict=False)
-    if all(mine in (1, its) for mine, its in pairs):
-        return None
-    return f"a mask of shape {tuple(mask.shape)} is larger than the scores, {scores}"
-
-
-def _broadcast(shape: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two shapes can be broadcast."""
-    return all(a == b or 1 in (a, b) for a, b in zip(reversed(shape), reversed(other), strict=False))
 
 
 def _by_parts(
@@ -387,7 +223,7 @@ def _by_parts(
         k, v = repeat_heads(k, q.size(-3) // k.size(-3)), repeat_heads(v, q.size(-3) // v.size(-3))
     scores = torch.matmul(q, k.transpose(-1, -2))
     if not scale_after_mask:
-        scores = scores * _scale(q, scale)
+        scores = scores * scale_of(q, scale)
     if softcap:
         scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
@@ -397,7 +233,7 @@ def _by_parts(
         keep = causal_keep(q.size(-2), k.size(-2), causal, q.device)
         scores = scores.masked_fill(~keep, float("-inf"))
     if scale_after_mask:
-        scores = scores * _scale(q, scale)
+        scores = scores * scale_of(q, scale)
     probabilities = torch.softmax(scores, -1, dtype=wide(scores).dtype).to(q.dtype)
     dropped = torch.dropout(probabilities, dropout, train=True) if dropout else probabilities
     return torch.matmul(dropped, v), dropped
@@ -446,11 +282,11 @@ def sdpa_backend(
     Raises:
         ValueError: ``causal`` is none of the two words, or the shapes or dtypes don't fit.
     """
-    reason = causal_reason(causal) or _misfit(q, k, v, mask)
+    reason = causal_reason(causal) or misfit(q, k, v, mask)
     if reason is not None:
         raise ValueError(reason)
     q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
-    call = _sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
+    call = sdpa_call(q, k, v, mask, causal, scale, mask_keeps, scale_after_mask)
     return backend(*call.tensors, dropout if training else 0.0, call.is_causal)
 
 
@@ -471,11 +307,11 @@ def supports(
     need_weights: bool = False,
 ) -> str | None:
     """None, or why these arguments would not run in a fused kernel of SDPA."""
-    reason = causal_reason(causal) or (_score_like(fill) if fill > LEAST_FILL else None) or _misfit(q, k, v, mask)
-    reason = reason or _larger_mask(q, k, mask)
+    reason = causal_reason(causal) or (_score_like(fill) if fill > LEAST_FILL else None) or misfit(q, k, v, mask)
+    reason = reason or larger_mask(q, k, mask)
     if reason is None:
         q, mask, mask_keeps = _filled(q, k, mask, causal, mask_keeps, fill)
-    reason = reason or _illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
+    reason = reason or illegal(q, k, v, mask, scale, scale_after_mask, softcap, need_weights)
     if reason is not None:
         return reason
     landed = sdpa_backend(

@@ -78,6 +78,7 @@ def test_a_script_sees_what_python_would_show_it(
         "cwd": str(tmp_path),
         "main": True,
         "torch_before": False,
+        "compiler": False,
         "seen": [0.0, 1.0, 2.0, 3.0] * 2,
         "doubled": [2, 4],
         "pickled": True,
@@ -160,6 +161,22 @@ def test_a_pool_that_nobody_shuts_down_ends_with_the_script(tmp_path: Path) -> N
 
     check_complete(tmp_path, recording)
     assert (tmp_path / "late").exists()  # what was submitted is done first
+
+
+def test_a_compiler_that_is_imported_after_torch_is_seen(tmp_path: Path) -> None:
+    script = write(
+        tmp_path,
+        "import torch\n"
+        "net = torch.nn.Linear(4, 4)\n"
+        "import torch._dynamo\n"
+        "compiled = torch._dynamo.optimize('eager')(lambda x: net(x))\n"
+        "with torch.no_grad():\n"
+        "    for _ in range(4): compiled(torch.randn(2, 4))\n",
+    )
+    recording = record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+
+    assert any("torch.compile" in note for note in recording.notes)
+    check_complete(tmp_path, recording)
 
 
 def test_a_daemon_thread_that_is_caught_in_a_recorded_step(tmp_path: Path) -> None:
@@ -272,9 +289,10 @@ with torch.no_grad():
 """A script that can be recorded; tests append its end."""
 
 
-def python_stderr(script: Path, *args: str) -> tuple[int, str]:
-    """Exit code and stderr of the script without us."""
-    done = subprocess.run([sys.executable, script, *args], capture_output=True, text=True, timeout=60, check=False)
+def python_stderr(tmp_path: Path, end: str) -> tuple[int, str]:
+    """Exit code and stderr of a script with this end without us; for the calls stand empty lines."""
+    script = write(tmp_path, "import sys\n" + "\n" * (CALLS.count("\n") - 1) + end)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stderr
 
 
@@ -294,11 +312,10 @@ def test_an_uncaught_exception_is_shown_as_python_shows_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], end: str
 ) -> None:
     # GIVEN
-    script = write(tmp_path, CALLS + end)
-    code, err = python_stderr(script)
+    code, err = python_stderr(tmp_path, end)
 
     # WHEN
-    recording = record_script(script, [], steps=1, warmup=1, folder=tmp_path / "rec")
+    recording = record_script(write(tmp_path, CALLS + end), [], steps=1, warmup=1, folder=tmp_path / "rec")
 
     # THEN
     assert capfd.readouterr().err == err

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from fused_replacements import cpu_path, find
 
-shapes = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+shapes = settings(deadline=None, suppress_health_check=list(HealthCheck))
 NARROWEST = {"bias_act": 17}
 """Where narrow rows are left to the interpreter and the reference. Compiled code takes ATen's vector erf, which is off
 by 1.5e-7; eager code takes it from 16 elements on, and the exact one below."""
+A_KERNEL_FOR_EACH_HEAD = ("qk_norm_rope", "rope")
+"""Half a head is a constant of theirs. Each further shape is four kernels, 12 s of CPU, where others build none: they
+are drawn half as many, and their own files look at heads of sizes that matter."""
 few_keys = pytest.mark.filterwarnings("ignore:attention runs unfused.*gradients in 16 bits:RuntimeWarning")
 dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 """What PyTorch's compiler deprecates in itself, raised while it traces."""
@@ -49,13 +52,16 @@ def dtype_id(dtype: torch.dtype) -> str:
 
 @few_keys
 @pytest.mark.parametrize(("name", "label", "dtype"), dtypes_of_variants())
-@shapes
-@given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
-def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype, rows: int, width: int, seed: int) -> None:
-    # GIVEN a variant at any shape, with random weights
-    sample = sample_of(name, label, rows, max(width, NARROWEST.get(name, 2)), dtype, seed)
-    # THEN outputs and gradients are at most twice as far from fp64 as eager's
-    assert not described(judge(find(name), sample))
+def test_errors_are_those_of_eager(name: str, label: str, dtype: torch.dtype) -> None:
+    @settings(shapes, max_examples=3 if name in A_KERNEL_FOR_EACH_HEAD else 6)
+    @given(rows=st.integers(2, 40), width=st.integers(2, 300), seed=st.integers(0, 2**31))
+    def holds(rows: int, width: int, seed: int) -> None:
+        # GIVEN a variant at any shape, with random weights
+        sample = sample_of(name, label, rows, max(width, NARROWEST.get(name, 2)), dtype, seed)
+        # THEN outputs and gradients are at most twice as far from fp64 as eager's
+        assert not described(judge(find(name), sample))
+
+    holds()
 
 
 @pytest.mark.thorough
@@ -176,11 +182,11 @@ def test_lengths_compile_nothing_new(name: str) -> None:
     # GIVEN an op that has run for one sequence and for a batch of two
     replacement = find(name)
     for rows in (5, 6, 9):
-        called(replacement, replacement.function, sample_of(name, labels(name)[0], rows, 32, torch.float32))
+        called(replacement, replacement.function, sample_of(name, labels(name)[0], rows, 96, torch.float32))
     built = [op.forward.compiled.built + op.backward.compiled.built for op in replacement.ops]
     # WHEN it meets further lengths, THEN no kernel is built
     for rows in (10, 13, 17):
-        called(replacement, replacement.function, sample_of(name, labels(name)[0], rows, 32, torch.float32))
+        called(replacement, replacement.function, sample_of(name, labels(name)[0], rows, 96, torch.float32))
     assert [op.forward.compiled.built + op.backward.compiled.built for op in replacement.ops] == built
 
 

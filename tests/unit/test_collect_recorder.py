@@ -2,69 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
-import sys
-import threading
-import warnings
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from recorder_runs import Net, check_complete, names, nodes, recorder
 from torch import nn
-from torch.nn.modules import module as nn_module
-from torch.overrides import TorchFunctionMode
 
 from auditor.collect.contexts import dispatched_nodes
 from auditor.collect.execution_trace import load_execution_trace
 from auditor.collect.mark import step
-from auditor.collect.recorder import Recorder
-from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO, Recording, timing_file
-from auditor.errors import AuditError
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.act = nn.Tanh()
-        self.last = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.act(self.first(x)) + 1)
-
-
-@contextmanager
-def recorder(folder: Path, steps: int = 1) -> Iterator[Recorder]:
-    with Recorder(folder, steps=steps) as active:
-        yield active
-
-
-def nodes(folder: Path) -> list[dict[str, Any]]:
-    """Nodes of the execution trace in the order in which ops began."""
-    return sorted(json.loads((folder / GRAPH_ET).read_text())["nodes"], key=lambda node: node["id"])
-
-
-def names(folder: Path) -> Counter[str]:
-    return Counter(node["name"] for node in nodes(folder))
-
-
-def check_complete(folder: Path, recording: Recording) -> None:
-    """Every file that the recording promises is there and both files of the graph hold one step."""
-    assert recording.has_graph
-    for index in range(len(recording.timing_us)):
-        assert json.loads((folder / timing_file(index)).read_text())["traceEvents"]
-    assert not (folder / timing_file(len(recording.timing_us))).exists()
-    kineto = json.loads((folder / GRAPH_KINETO).read_text())["traceEvents"]
-    assert [event["name"] for event in kineto].count("fa.step") == 1
-    assert names(folder)["fa.step"] == 1
-    known = {node["id"] for node in nodes(folder)}
-    assert all(node["ctrl_deps"] in known for node in nodes(folder))
+from auditor.collect.recording import GRAPH_ET, GRAPH_KINETO
 
 
 def test_inference_loop(tmp_path: Path) -> None:
@@ -99,7 +49,7 @@ def test_source_lines_are_the_users(tmp_path: Path) -> None:
 
     lines = [name.split("|", 3) for name in names(tmp_path) if name.startswith("fa.source")]
     first = Net.forward.__code__.co_firstlineno
-    assert {(function, file) for _, _, function, file in lines} == {("forward", __file__)}
+    assert {(function, file) for _, _, function, file in lines} == {("forward", Net.forward.__code__.co_filename)}
     assert {int(line) for _, line, _, _ in lines} == {first + 1}
 
 
@@ -351,88 +301,6 @@ def test_a_call_that_fails_is_no_step(tmp_path: Path) -> None:
     check_complete(tmp_path, rec.recording)
 
 
-def test_models_on_one_other_thread(tmp_path: Path) -> None:
-    # GIVEN a worker that owns the model, as in a server
-    model = Net()
-
-    def work() -> None:
-        for _ in range(5):
-            model(torch.randn(2, 8))
-
-    # WHEN
-    with recorder(tmp_path) as rec:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-
-    # THEN
-    check_complete(tmp_path, rec.recording)
-    assert not rec.recording.graph_is_first_step
-
-
-def test_a_thread_for_every_call(tmp_path: Path) -> None:
-    model = Net()
-
-    with recorder(tmp_path) as rec:
-        for _ in range(4):
-            thread = threading.Thread(target=model, args=(torch.randn(2, 8),))
-            thread.start()
-            thread.join()
-
-    check_complete(tmp_path, rec.recording)
-    assert rec.recording.steps == 4
-
-
-def test_several_threads_at_once(tmp_path: Path) -> None:
-    # GIVEN two threads that are both alive
-    model, second_done = Net(), threading.Event()
-
-    def work() -> None:
-        for _ in range(5):
-            model(torch.randn(2, 8))
-        second_done.set()
-
-    # WHEN
-    with recorder(tmp_path) as rec:
-        model(torch.randn(2, 8))
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        for _ in range(4):
-            model(torch.randn(2, 8))
-
-    # THEN the first is recorded and the reader is told
-    check_complete(tmp_path, rec.recording)
-    assert second_done.is_set()
-    assert any("other threads" in note for note in rec.recording.notes)
-
-
-def test_one_model_that_many_threads_call_at_the_same_time(tmp_path: Path) -> None:
-    # GIVEN other threads inside the very module whose call is recorded
-    model, stop = Net(), threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            model(torch.randn(2, 8))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-
-    # WHEN
-    with recorder(tmp_path, steps=3) as rec:
-        model(torch.randn(2, 8))
-        for thread in threads:
-            thread.start()
-        for _ in range(8):
-            model(torch.randn(2, 8))
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-    # THEN
-    check_complete(tmp_path, rec.recording)
-    assert len(rec.recording.timing_us) == 3
-
-
 def test_a_module_that_calls_itself(tmp_path: Path) -> None:
     class Twice(nn.Module):
         def forward(self, x: torch.Tensor, depth: int = 2) -> torch.Tensor:
@@ -483,190 +351,3 @@ def test_a_mark_does_nothing_when_nothing_is_recorded() -> None:
     step()
     with step():
         pass
-
-
-def test_modes_of_the_script_are_left_in_order(tmp_path: Path) -> None:
-    # GIVEN a mode that is entered before a step and left in the middle of it, and one the other way round
-    class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters())
-
-    # WHEN
-    with recorder(tmp_path) as rec:
-        for _ in range(4):
-            with Mode():
-                loss = model(torch.randn(2, 8)).sum()
-            with Mode(), torch.autograd.profiler.record_function("update"):
-                loss.backward()
-                optimizer.step()
-
-    # THEN
-    check_complete(tmp_path, rec.recording)
-    assert torch._C._len_torch_function_stack() == 0
-
-
-def test_everything_is_taken_out_again(tmp_path: Path) -> None:
-    # GIVEN
-    before = (
-        torch.compile, torch.autograd._engine_run_backward, torch.optim.Optimizer.zero_grad,
-        torch.autograd.profiler.record_function.__exit__, torch.autograd.profiler.profile._prepare_trace,
-    )  # fmt: skip
-    model = Net()
-
-    # WHEN
-    with recorder(tmp_path):
-        for _ in range(7):
-            model(torch.randn(2, 8))
-            # the model can be pickled and copied at any moment
-            pickle.loads(pickle.dumps(copy.deepcopy(model)))
-
-    # THEN
-    assert before == (
-        torch.compile, torch.autograd._engine_run_backward, torch.optim.Optimizer.zero_grad,
-        torch.autograd.profiler.record_function.__exit__, torch.autograd.profiler.profile._prepare_trace,
-    )  # fmt: skip
-    assert not model._forward_hooks
-    assert not nn_module._global_forward_pre_hooks
-    assert not nn_module._global_forward_hooks
-    assert not sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["module", "function"])
-def test_compiled_code_is_compiled_once(tmp_path: Path, whole: bool) -> None:
-    # GIVEN compiled code that must not break, and a counter of compilations
-    compilations: list[int] = []
-
-    def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
-        compilations.append(1)
-        return graph.forward
-
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = torch.compile(Net(), backend=backend, fullgraph=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x) + 1
-
-    model: Any = Outer()
-    net = Net()
-    if not whole:
-        model = torch.compile(lambda x: net(x), backend=backend, fullgraph=True)
-
-    # WHEN it runs in every pass, and afterwards
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with recorder(tmp_path) as rec:
-            for _ in range(7):
-                model(torch.randn(2, 8))
-
-    # THEN
-    check_complete(tmp_path, rec.recording)
-    assert compilations == [1]
-    assert any("torch.compile" in note for note in rec.recording.notes)
-
-
-def test_traced_and_scripted_models(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        traced = torch.jit.trace(Net(), torch.randn(2, 8))
-
-    with recorder(tmp_path) as rec:
-        for _ in range(4):
-            traced(torch.randn(2, 8))
-
-    check_complete(tmp_path, rec.recording)
-
-
-def test_no_model_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match=r"auditor\.step\(\)"), recorder(tmp_path):
-        torch.randn(3).exp()
-
-
-def test_the_scripts_own_error_is_not_hidden(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), recorder(tmp_path):
-        _ = 1 / 0
-    assert Recorder.active is None
-
-
-def test_a_profiler_in_the_recorded_code_is_an_error(tmp_path: Path) -> None:
-    profile = torch.profiler.profile()
-
-    with recorder(tmp_path):
-        Net()(torch.randn(2, 8))
-        with pytest.raises(AuditError, match=r"test_collect_recorder\.py:\d+: a torch profiler"):
-            profile.start()
-
-
-def test_a_profiler_after_the_recorded_steps_is_welcome(tmp_path: Path) -> None:
-    model = Net()
-
-    with recorder(tmp_path, steps=3) as rec:
-        for _ in range(4):
-            model(torch.randn(2, 8))
-        with torch.profiler.profile(acc_events=True) as profile:
-            model(torch.randn(2, 8))
-
-    assert any("own profiler" in note for note in rec.recording.notes)
-    assert "aten::addmm" in {event.key for event in profile.key_averages()}
-
-
-def test_one_recorder_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(AuditError, match="already active"), Recorder(tmp_path), Recorder(tmp_path):
-        pass
-
-
-def test_recording_inside_a_profiler_is_an_error(tmp_path: Path) -> None:
-    with torch.profiler.profile(), pytest.raises(AuditError, match="profiler is running"):
-        Recorder(tmp_path).start()
-
-
-def test_the_folder_is_temporary_unless_given() -> None:
-    with Recorder(steps=1) as rec:
-        Net()(torch.randn(2, 8))
-
-    assert (rec.folder / GRAPH_ET).exists()
-
-
-def test_a_fault_of_ours_ends_the_recording_and_not_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN
-    model, x = Net(), torch.randn(2, 8)
-    monkeypatch.setattr("auditor.collect.passes.TimingPass.start", lambda _self: 1 / 0)
-
-    # WHEN
-    with recorder(tmp_path) as rec:
-        results = [model(x) for _ in range(4)]
-
-    # THEN
-    assert len(results) == 4
-    assert rec.recording.has_graph
-    assert rec.recording.notes[0] == "Recording stopped early: ZeroDivisionError: division by zero"
-
-
-def test_a_thread_that_is_in_the_middle_of_a_step_at_the_end(tmp_path: Path) -> None:
-    # GIVEN a thread that waits inside its model
-    entered, leave = threading.Event(), threading.Event()
-
-    class Waits(nn.Module):
-        def forward(self, x: torch.Tensor, wait: bool) -> torch.Tensor:
-            if wait:
-                entered.set()
-                leave.wait(10)
-            return x + 1
-
-    model, x = Waits(), torch.randn(2)
-    thread = threading.Thread(target=lambda: [model(x, wait) for wait in (False, False, True)])
-
-    # WHEN the recording ends meanwhile
-    with recorder(tmp_path) as rec:
-        thread.start()
-        entered.wait(10)
-    leave.set()
-    thread.join()
-
-    # THEN what was complete is kept
-    check_complete(tmp_path, rec.recording)
-    assert rec.recording.graph_is_first_step

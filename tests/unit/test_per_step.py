@@ -20,6 +20,7 @@ from auditor.collect.kineto import load_trace
 from auditor.config import Config
 from auditor.document import Document, StepFigures
 from auditor.engine.per_step import steps_of_unlinked
+from auditor.engine.step_time import idle_within
 from auditor.gate.measures import figures_of
 from auditor.gate.snapshot import snapshot_of
 from auditor.gate.whole_steps import left_out, of_whole_steps
@@ -88,6 +89,11 @@ def test_a_step_takes_until_the_next_one_begins_and_waits_in_it(tmp_path: Path) 
     assert [step.step_us for step in steps.each] == [1000.0, 900.0]
     assert [step.idle_us for step in steps.each] == [960.0, 860.0]
     assert [step.device_us for step in steps.each] == [40.0, 40.0]
+
+
+def test_what_rounding_leaves_of_a_step_is_not_idle() -> None:
+    assert idle_within(0.1 + 0.2, 0.3) == 0.0  # 5.6e-17, which no store takes for an amount
+    assert (idle_within(12.0, 2.0), idle_within(1.0, 2.0)) == (10.0, 0.0)
 
 
 def test_the_first_op_of_a_step_reads_nothing_of_the_step_before(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from graphs import graphs, structure
 from hypothesis import given, settings
 
 from auditor.errors import AuditError
-from auditor.graph.model import Op, OpGraph, Source, Value
+from auditor.graph.model import OpGraph, Source, Value
+from auditor.graph.signatures import with_dtype_names
 from auditor.graph.ssa import parse, print_graph
 
 
@@ -331,11 +332,18 @@ def test_halves_from_outside_still_share_their_storage() -> None:
     assert len({v.storage for v in parse(text).values[:2]}) == 1
 
 
-def test_dtype_codes_of_execution_traces_are_printed_as_names() -> None:
-    graph = OpGraph()
-    x, y = graph.value("f32", (2,), name="x"), graph.value("bf16", (2,), name="y")
-    graph.add(Op(0, "aten._to_copy", (x, 15, None, None, None, False, None), (y,)))
-    assert "y: bf16[2] = aten._to_copy(x, dtype=bf16, kernels=0)" in print_graph(graph)
+def test_dtypes_that_traces_write_as_numbers_get_their_names() -> None:
+    assert with_dtype_names("aten._to_copy", ("x", 15, None)) == ("x", "bf16", None)
+    assert with_dtype_names("aten.add_", ("x", 1, 6)) == ("x", 1, 6)  # has no dtype
+    assert with_dtype_names("aten.mean", ("x", 0, True)) == ("x", 0, True)  # the number is a dimension's
+    assert with_dtype_names("aten.cumsum", ("x", 1, 77)) == ("x", 1, 77)  # has no name
+
+
+def test_a_number_for_a_dtype_stays_one() -> None:
+    graph = parse("x: f32[2]\ny: u8 = aten.mean(x, None, False, dtype=0)")
+    text = print_graph(graph)
+    assert "dtype=0)" in text
+    assert structure(parse(text)) == structure(graph)
 
 
 def test_hostile_names_stay_inside_their_string() -> None:

@@ -60,6 +60,7 @@ def main() -> None:
         "cwd": os.getcwd(),
         "main": sys.modules["__main__"].__dict__ is globals(),
         "torch_before": TORCH_BEFORE,
+        "compiler": "torch._inductor" in sys.modules,
         "seen": seen,
         "doubled": [point.x for point in doubled],
         "pickled": pickle.loads(pickle.dumps(Point(3))) == Point(3),
