@@ -27,9 +27,18 @@ from auditor.collect.kineto import Event, OpArgs, Trace, decode_op
 from auditor.collect.nesting import Nest, Thread, nests
 from auditor.collect.parameters import is_parameter
 from auditor.collect.propagate import Effect, effect_of
-from auditor.collect.recorded_inputs import Path, RecordedInputs, TensorSpec, decode_inputs, raw_inputs, tensors_in
+from auditor.collect.recorded_inputs import (
+    Path,
+    Recorded,
+    RecordedInputs,
+    TensorSpec,
+    decode_inputs,
+    raw_inputs,
+    tensors_in,
+)
 from auditor.graph.model import Phase, Source
 from auditor.graph.ops import kind_of
+from auditor.graph.signatures import with_dtype_names
 
 _ACTIVATION_OF_GEMM = {"mm": 0, "addmm": 1}
 _NOT_OPS = frozenset({"", "autograd", "torch", "profiler"})
@@ -47,6 +56,8 @@ class CallForm:
     op_name: str
     """``aten.add``, as the op graph writes ``aten::add``."""
     inputs: RecordedInputs
+    values: tuple[Recorded, ...]
+    """Of :attr:`inputs`, as the op graph writes them: dtypes by name."""
     effect: Effect
     is_view: bool
     dispatched: bool | None
@@ -200,8 +211,9 @@ def _call(name: str, types: bytes, dims: bytes, strides: bytes, concrete: bytes)
         tuple((path, spec) for path, spec in tensors if not is_parameter(name, path[0], in_linear=linear))
         for linear in (False, True)
     )
+    op_name = name.replace("::", ".", 1)
     return CallForm(
-        name, manner_of(name), name.replace("::", ".", 1), inputs, effect, view, dispatched,
+        name, manner_of(name), op_name, inputs, with_dtype_names(op_name, inputs.values), effect, view, dispatched,
         tuple(dict.fromkeys((*(path[0] for path, _ in tensors), *given))), (outside, in_linear),
         _ACTIVATION_OF_GEMM.get(bare(name), -1), any(len(path) > 1 for path, _ in tensors),
         sum(bool(spec.shape) for _, spec in tensors) == 1,

@@ -20,7 +20,6 @@ from auditor.collect.partial import Partial
 from auditor.collect.propagate import Effect, effect_of
 from auditor.collect.recorded_inputs import Path, Recorded, TensorSpec
 from auditor.graph.model import ACCUMULATE, Arg, Op, OpGraph, Value
-from auditor.graph.signatures import with_dtype_names
 
 _PRODUCT = "aten::bmm"
 _PREPARED = 8
@@ -64,13 +63,13 @@ class ThreadLinker:
             self._gradients.enter(foreign, self._frames.node(frame))
         links = self._link(foreign, place)
         effect = _effect(call, links) if call.lists else call.effect
-        args: list[Any] = list(call.inputs.values)
+        args: list[Any] = list(call.values)
         for i in call.tensor_args:
             args[i] = self._arg(args[i], (i,), links)
         outputs, made = self._outputs(foreign, effect, args, links)
         op = self._graph.add(
             Op(
-                0, call.op_name, with_dtype_names(call.op_name, tuple(args)), outputs, effect.overload, (),
+                0, call.op_name, tuple(args), outputs, effect.overload, (),
                 tuple([v for i in effect.writes if isinstance(v := args[i], Value)]),
                 place.module, place.module_class, place.source or foreign.source, foreign.phase, self._thread,
                 foreign.sequence, bool(links), scope=foreign.scope,
