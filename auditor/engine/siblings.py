@@ -54,7 +54,17 @@ def _key(node: Node) -> tuple[object, ...] | None:
         return None
     if x.root.producer is None and owner_of(x.value).producer is None and not x.value.numel:
         return None
-    return (id(x), w.value.dtype, node.op.outputs[0].dtype if node.op.outputs else "", node.op.phase, node.op.thread)
+    out = node.op.outputs[0].dtype if node.op.outputs else ""
+    return (id(x), *_rows(node), w.value.dtype, out, node.op.phase, node.op.thread)
+
+
+def _rows(node: Node) -> tuple[int, int]:
+    """How the activations are read: how long a row is, and how far apart its elements lie.
+
+    In a backward one GEMM of a layer reads the gradient, the other one reads it transposed.
+    """
+    read = node.op.args[1 if node.kind == "addmm" else 0]
+    return (read.shape[-1], read.strides[-1]) if isinstance(read, Value) and read.shape else (0, 0)
 
 
 def _is_weight(value: CValue) -> bool:
