@@ -50,8 +50,8 @@ class Partial:
         along = cut[0]
         sizes = [*(part[along] for part in parts), read[along]]
         small, large = min(sizes), max(sizes)
-        alike = self.name == "split_with_sizes" or sizes.count(large) >= len(sizes) - (small < large)
-        return alike and sum(sizes) <= self.shape[along]
+        last = small == self.shape[along] % large and sizes.count(large) == len(sizes) - 1
+        return sum(sizes) <= self.shape[along] and (small == large or last or self.name == "split_with_sizes")
 
     def cut(self, read: Shape) -> tuple[int, int] | None:
         """The dimension that a part of shape ``read`` is taken of and how much of it, ``None`` if it is no part."""

@@ -97,8 +97,7 @@ def _worth(finding: Finding) -> float:
 def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Device) -> Estimate:
     if candidate.waiting is not None:
         return Estimate(0.0, 0.0, candidate.waiting.told)
-    after = 1 if candidate.left is None else candidate.left
-    together = candidate.launches_only
+    after, together = candidate.kernels_after, candidate.launches_only
     return estimate(cost_of(candidate.region, candidate.rule.family, after, traffic, together), device)
 
 
@@ -123,7 +122,7 @@ def _kernel_cost(op: Op, moved: Traffic) -> KernelCost:
     if name.startswith("aten.gelu") and "tanh" in op.args:
         name += ":tanh"
     dtype = op.outputs[0].dtype if op.outputs else "f32"
-    return KernelCost(name, op.dur_us, moved.read, moved.written, max(sizes, default=0), dtype)
+    return KernelCost(name, op.dur_us, moved.read, moved.written, max(sizes, default=0), dtype, max(1, op.launches))
 
 
 def home_of(ops: Iterable[Op]) -> Op:
