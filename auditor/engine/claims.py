@@ -71,7 +71,7 @@ class _Claimer:
 
     def _propose(self, rule: Rule) -> Proposals:
         if rule.siblings is not None:
-            return propose_siblings(self.graph, rule)
+            return propose_siblings(self.graph, rule, self.taken)
         if rule.chain is not None:
             return propose_chains(self.graph, rule, self.taken)
         if rule.detect is not None:
@@ -79,7 +79,9 @@ class _Claimer:
         return propose(self.graph, rule, self.taken)
 
     def _second_chance(self, rule: Rule, proposals: Proposals) -> Iterator[Candidate]:
-        """Smaller forms where the larger form lost its kernels to another site."""
+        """Smaller forms where the larger form lost its kernels to another site; of siblings, those that are left."""
+        if rule.siblings is not None and any(self._has_lost(c) for c in proposals.candidates):
+            yield from propose_siblings(self.graph, rule, self.taken).candidates
         for search, start in proposals.deferred:
             if start.index in self.taken:
                 continue
@@ -96,6 +98,11 @@ class _Claimer:
                 self.taken |= members
                 if self.keep is None or self.keep(candidate):
                     self.claims.sites.append(candidate)
+
+    def _has_lost(self, candidate: Candidate) -> bool:
+        """Whether some of its kernels went elsewhere, and some did not."""
+        held = [op.index in self.taken for op in candidate.region.ops]
+        return any(held) and not all(held)
 
     def _all_taken(self, refusal: Refusal) -> bool:
         return bool(refusal.ops) and self.taken.issuperset(op.index for op in refusal.ops)

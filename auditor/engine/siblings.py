@@ -7,6 +7,7 @@ does the work of several.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set
 
 from auditor.engine.legality import Refusal, check
 from auditor.engine.propose import Candidate, Proposals
@@ -20,13 +21,16 @@ SIBLING_KINDS = ("mm", "addmm", "linear")
 """In an order: of a set it would be another one in each process, and so would be what is refused first."""
 
 
-def propose_siblings(graph: Canonical, rule: Rule) -> Proposals:
-    """Sets of GEMMs on one input: same activations, same dtype, weights that are parameters, no adapters."""
+def propose_siblings(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Proposals:
+    """Sets of GEMMs on one input: same activations, same dtype, weights that are parameters, no adapters.
+
+    ``taken`` are indices of ops that other sites claimed.
+    """
     options = rule.siblings or {}
     groups: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for kind in SIBLING_KINDS:
         for node in graph.by_kind.get(kind, ()):
-            key = _key(node)
+            key = _key(node) if node.op.index not in taken else None
             if key is not None:
                 groups[key].append(node)
     candidates: list[Candidate] = []
