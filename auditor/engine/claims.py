@@ -1,8 +1,8 @@
 """Which rule gets which kernels: every kernel is claimed once, so savings add up.
 
-Rules that yield come after the rules they yield to; within one turn the candidate that saves most bytes
-wins, then the one with more kernels, then the one whose ops lie closer, then the earlier one. Bytes and counts
-decide, never measured times: the same program gives the same claims in every run.
+Rules that yield come after the rules they yield to; within one turn the candidate that saves most bytes (of GEMMs to
+be packed: by each of them) wins, then the one with more kernels, then the one whose ops lie closer, then the earlier
+one. Bytes and counts decide, never measured times: the same program gives the same claims in every run.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ class _Claimer:
 def _preference(candidate: Candidate) -> tuple[int, int, int, int, str]:
     region = candidate.region
     first, last = region.ops[0].index, region.ops[-1].index
-    return (-candidate.bytes_saved, -len(region.ops), last - first, first, candidate.rule.id)
+    saved = candidate.bytes_saved
+    if candidate.rule.siblings is not None:  # each of them could go elsewhere, where it may save more by itself
+        saved //= len(region.ops)
+    return (-saved, -len(region.ops), last - first, first, candidate.rule.id)
 
 
 def turns(rules: Sequence[Rule]) -> list[list[Rule]]:
