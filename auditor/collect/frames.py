@@ -155,7 +155,7 @@ class Frames:
 @cache
 def _is_no_fork(node: str) -> bool:
     """Whether a node of this name gives its gradient to one node at most; a range around a node is none."""
-    return node.startswith(BACKWARD) or takes_up(node) or node.endswith(ACCUMULATE)
+    return node.startswith((BACKWARD, "Addmm", "Baddbmm")) or takes_up(node) or node.endswith(ACCUMULATE)
 
 
 @lru_cache(maxsize=65536)

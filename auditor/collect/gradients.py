@@ -79,12 +79,9 @@ class Gradients:
             allowed = [c for c in allowed if not c.taken]
             return [c for c in allowed if spec.shape == shape or c.op in made or _of_the_forward(c)]
         owner = gradient.owner
-        own = [c for c in allowed if c is gradient or (c.root is owner and c.op in made)]
-        return (
-            own
-            or [c for c in allowed if c is owner or c.root is owner]
-            or [c for c in allowed if c.op in made or _of_the_forward(c)]
-        )
+        whole = gradient is owner
+        own = [c for c in allowed if c is gradient or (c.root is owner and (whole or c.op in made))]
+        return own or [c for c in allowed if c.op in made or _of_the_forward(c)]
 
     def note(self, foreign: ForeignOp, found: Candidate, made_at: float) -> None:
         """Keep the gradient of the node: the first value of the backward pass that it read, made at ``made_at``."""
