@@ -45,6 +45,8 @@ class Candidate(msgspec.Struct, eq=False, gc=False):
     """The result of a convolution that a norm read: nobody else does."""
     stale: bool = False
     """Overwritten in place, so that a newer version is among the candidates; or out of reach."""
+    taken: bool = False
+    """A gradient that a node of the backward took up, or that was added to another: no other node reads it."""
     home: int = -1
     """The innermost call around it that is open, until ``home_until``."""
     home_until: float = -_NEVER

@@ -132,6 +132,7 @@ class Candidates:
             if not c.stale
             and c.partial is not None
             and c.partial.fits(spec)
+            and _has_room(c, c.partial, spec)
             and (time < c.home_until or self._outlives_its_call(c, time))
         ]
 
@@ -156,7 +157,8 @@ class Candidates:
                 if n == count and not is_odd(c, read, reachable, chosen, feeds_gemm=feeds_gemm)
             ]
             if plausible:
-                return self._first(_into_the_module(plausible, read) if count else plausible, read)
+                found = self._first(_into_the_module(plausible, read) if count else plausible, read)
+                return _unread_part(found, plausible) if feeds_gemm else found
             count = min([n for n in readers if n > count], default=None)
         return self._first([c for c, n in zip(reachable, readers, strict=True) if n == fewest], read)
 
@@ -204,6 +206,17 @@ def _made_such(candidate: Candidate, spec: TensorSpec) -> bool:
     if candidate.partial is None or not candidate.partial.many or made is None or not made.outputs:
         return True
     return any(value.shape == spec.shape for value in made.outputs)
+
+
+def _has_room(candidate: Candidate, partial: Partial, spec: TensorSpec) -> bool:
+    made = candidate.value.producer
+    parts = [v.shape for v in made.outputs] if partial.many and made is not None else []
+    return not parts or partial.has_room(parts, spec.shape)
+
+
+def _unread_part(found: Candidate, plausible: Sequence[Candidate]) -> Candidate:
+    """Linear layers often share an input, but the parts of a split were made for one each: the next unread of them."""
+    return next((c for c in plausible if c.op == found.op and not c.read), found) if found.read else found
 
 
 def _into_the_module(tied: Sequence[Candidate], read: Read) -> Sequence[Candidate]:

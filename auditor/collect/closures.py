@@ -31,6 +31,23 @@ def is_backward_node(name: str) -> bool:
     return name.startswith((BACKWARD, "torch::autograd::")) or _NODE.fullmatch(name) is not None
 
 
+_TAKES_UP = re.compile(
+    r"(?:Mul|Div|Pow|Exp|Log|Sqrt|Rsqrt|Abs|Neg|Sin|Cos|Erf|Sigmoid|Tanh|Relu|LeakyRelu|Elu|Gelu|Silu|Mish|Softplus"
+    r"|Hardtanh|Hardswish|Hardsigmoid|Threshold|Clamp\w*|Where|MaskedFill|NativeDropout|FusedDropout"
+    r"|Softmax|LogSoftmax|Native(?:Layer|Batch|Group)Norm|(?:Cudnn|Miopen)(?:BatchNorm|Convolution)|Convolution\w*"
+    r"|Thnn\w+|Mm|Bmm|Mv|Dot|Sum|Mean|Var|Std|Norm|LinalgVectorNorm|Max|Min|Cumsum|Embedding|Index\w*|Gather|Scatter"
+    r"|Clone|ToCopy|T|Transpose|Permute|View|UnsafeView|ReshapeAlias|Squeeze|Unsqueeze|Slice|Select|Split\w*|Unbind|Cat"
+    r"|Stack|Repeat|Roll|Flip|Pad|ConstantPadNd|MaxPool\w+|AvgPool\w+|Upsample\w+|BinaryCrossEntropy\w*|NllLoss\w*"
+    r"|MseLoss|ScaledDotProduct\w+)Backward\d+"
+)
+
+
+@cache
+def takes_up(name: str) -> bool:
+    """Whether what a node of this name gives on is never the gradient itself: as that of ``a + b`` to both is."""
+    return _TAKES_UP.fullmatch(name) is not None
+
+
 def scope_of(name: str) -> str:
     """``SGD.step`` of an optimizer's range, ``AccumulateGrad`` of the node that adds up gradients; else ``""``."""
     if name.startswith(OPTIMIZER):

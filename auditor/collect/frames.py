@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 
 import msgspec
 
-from auditor.collect.closures import BACKWARD, is_backward_node
+from auditor.collect.closures import BACKWARD, is_backward_node, takes_up
 from auditor.collect.kineto import Event, OpArgs, decode_op
 from auditor.collect.nesting import Nest
 from auditor.collect.recorded_inputs import TensorSpec, decode_inputs, raw_inputs, tensors_in
-from auditor.graph.model import Source
+from auditor.graph.model import ACCUMULATE, Source
 
 _PLACE = re.compile(r"(.+)\((\d+)\): (.+)")
 _MODULE = "nn.Module: "
@@ -54,12 +55,13 @@ NOWHERE = Place()
 class NodeCall:
     """A call of an autograd node: the frame that it is, and the gradients that it was given.
 
-    ``gathers``: it adds its gradient to a parameter's.
+    ``gathers``: it adds its gradient to a parameter's. ``name``: ``MulBackward0``.
     """
 
     call: int = -1
     gradients: tuple[TensorSpec, ...] = ()
     gathers: bool = False
+    name: str = ""
 
 
 NO_NODE = NodeCall()
@@ -97,7 +99,28 @@ class Frames:
         around = self._nest.parent[frame]
         call = around if around >= 0 and self._nest.events[around].name.startswith(BACKWARD) else frame
         specs = tensors_in(decode_inputs(*raw_inputs(decode_op(event))).values)
-        return NodeCall(call, tuple(spec for _, spec in specs), event.name.endswith("AccumulateGrad"))
+        return NodeCall(call, tuple(spec for _, spec in specs), event.name.endswith("AccumulateGrad"), event.name)
+
+    def begin(self, frame: int) -> float:
+        """When the call began, in microseconds."""
+        return self._nest.starts[frame] if frame >= 0 else 0.0
+
+    def hands_on(self, shape: tuple[int, ...], after: float, before: float) -> bool:
+        """Whether a node that may give its gradient, of ``shape``, to several others began between the two times."""
+        starts = self._forks.get(shape, [])
+        at = bisect_right(starts, after)
+        return at < len(starts) and starts[at] < before
+
+    @cached_property
+    def _forks(self) -> dict[tuple[int, ...], list[float]]:
+        """When nodes began that may give their gradient to several others, in order, by its shape."""
+        found: dict[tuple[int, ...], list[float]] = {}
+        for frame, event in enumerate(self._nest.events):
+            name = event.name
+            if is_backward_node(name) and not _is_no_fork(name):
+                for spec in self._node(frame).gradients:
+                    found.setdefault(spec.shape, []).append(self._nest.starts[frame])
+        return found
 
     def returned(self, frame: int, time: float) -> tuple[int, int]:
         """The outermost call around ``frame`` that has returned by ``time``, and the innermost that is still open.
@@ -135,6 +158,12 @@ class Frames:
         if source is None or source is around.source:
             return around
         return Place(around.module, around.module_class, around.model_start, around.module_start, source)
+
+
+@cache
+def _is_no_fork(node: str) -> bool:
+    """Whether a node of this name gives its gradient to one node at most; a range around a node is none."""
+    return node.startswith((BACKWARD, "Addmm", "Baddbmm")) or takes_up(node) or node.endswith(ACCUMULATE)
 
 
 @lru_cache(maxsize=65536)

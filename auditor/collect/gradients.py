@@ -2,7 +2,8 @@
 
 Values of a backward pass look more alike than others: the gradient of ``x·s`` to both, of a linear layer's input and
 of its output. But most nodes have one gradient, whose shape the profiler writes down with the node. What else a node
-reads of the backward pass it made itself, and the rest was saved by the forward.
+reads of the backward pass it made itself, and the rest was saved by the forward. And a gradient is given to one node,
+unless that of a sum gives it to both summands.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from auditor.collect.candidate import Candidate
+from auditor.collect.closures import takes_up
 from auditor.collect.foreign_ops import ForeignOp
-from auditor.collect.frames import NO_NODE, NodeCall
+from auditor.collect.frames import NO_NODE, Frames, NodeCall
 from auditor.collect.recorded_inputs import Path, TensorSpec
 
 _ADDS_UP = frozenset({"add", "add_", "copy_", "detach"})
 """Run around a node too, where gradients of several readers are added up."""
 _GEMMS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
-_READ_ONCE = {"mul": frozenset({"mul"}), **dict.fromkeys(_GEMMS, _GEMMS | {"t", "transpose", "sum"})}
+_TURNS = frozenset({"t", "transpose"})
+_READ_ONCE = {"mul": frozenset({"mul"}), **dict.fromkeys(_GEMMS, _GEMMS | _TURNS | {"sum"})}
 """Ops that never read, in the node that made it, what such an op made: both take the node's gradient."""
 
 
@@ -25,17 +28,27 @@ _READ_ONCE = {"mul": frozenset({"mul"}), **dict.fromkeys(_GEMMS, _GEMMS | {"t", 
 class Gradients:
     """Reads of the backward node that runs."""
 
+    frames: Frames | None = None
     _node: NodeCall = NO_NODE
+    _begun: float = 0.0
     _gradient: Candidate | None = None
+    _turned: bool = False
+    """Whether the gradient was transposed: for the product that is a weight's, which is transposed back."""
     _made: dict[int, str] = field(default_factory=dict)
     """Ops of the node by number, with their names."""
     _gathered: set[int] = field(default_factory=set)
     """Ops, by number, that put gradients where they stay: into parameters' and into buckets."""
+    _summed: list[Candidate] = field(default_factory=list)
+    """Gradients that were added to others around the node that runs."""
 
     def enter(self, foreign: ForeignOp, node: NodeCall) -> None:
         """Say that ``foreign`` runs next, in ``node``."""
         if node.call != self._node.call:
-            self._node, self._gradient, self._made = node, None, {}
+            self._node, self._gradient, self._turned, self._made = node, None, False, {}
+            self._begun = self.frames.begin(node.call) if self.frames else 0.0
+            for gradient in self._summed:
+                gradient.taken = True
+            self._summed.clear()
         self._made[foreign.number] = foreign.call.manner.base
         if node.gathers:
             self._gathered.add(foreign.number)
@@ -55,23 +68,41 @@ class Gradients:
         if len(self._node.gradients) != 1 or name in _ADDS_UP:
             return reachable
         made = self._made
+        if self._turned and name in _TURNS and (products := [c for c in reachable if made.get(c.op) in _GEMMS]):
+            return products[-1:]
         shunned = {maker for maker, never in _READ_ONCE.items() if name in never}
         allowed = [c for c in reachable if made.get(c.op) not in shunned] if shunned else reachable
         gradient = self._gradient
         if gradient is None:
             shape = self._node.gradients[0].shape
+            allowed = [c for c in allowed if not c.taken]
             return [c for c in allowed if spec.shape == shape or c.op in made or _of_the_forward(c)]
         owner = gradient.owner
-        return [c for c in allowed if c is owner or c.root is owner] or [
-            c for c in allowed if c.op in made or _of_the_forward(c)
-        ]
+        whole = gradient is owner
+        own = [c for c in allowed if c is gradient or (c.root is owner and (whole or c.op in made))]
+        return own or [c for c in allowed if c.op in made or _of_the_forward(c)]
 
-    def note(self, foreign: ForeignOp, found: Candidate) -> None:
-        """Keep the gradient of the node: the first value of the backward pass that it read."""
-        if self._gradient is not None or foreign.call.manner.base in _ADDS_UP:
+    def note(self, foreign: ForeignOp, found: Candidate, made_at: float) -> None:
+        """Keep the gradient of the node: the first value of the backward pass that it read, made at ``made_at``."""
+        name = foreign.call.manner.base
+        if name in _ADDS_UP:
+            alone = not _of_the_forward(found) and not self._is_handed_on(found, made_at, foreign.start)
+            if name == "add" and alone:
+                self._summed.append(found)
             return
-        if found.op not in self._made and not _of_the_forward(found):
+        if self._gradient is None and found.op not in self._made and not _of_the_forward(found):
             self._gradient = found
+        self._turned = self._turned or (found is self._gradient and name in _TURNS)
+        if found is self._gradient and self._takes_up(name) and not self._is_handed_on(found, made_at, self._begun):
+            found.taken = True
+
+    def _is_handed_on(self, gradient: Candidate, made_at: float, before: float) -> bool:
+        """Whether a sum may have given ``gradient`` to several nodes before that time."""
+        return self.frames is None or self.frames.hands_on(gradient.spec.shape, made_at, before)
+
+    def _takes_up(self, op: str) -> bool:
+        """Whether the node gives on no gradient as it got it; ``addmm`` may, unless it sums that up for a bias."""
+        return takes_up(self._node.name) or (op == "sum" and self._node.name.startswith("AddmmBackward"))
 
 
 def _of_the_forward(candidate: Candidate) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Sequence, Set
 from functools import lru_cache
@@ -49,9 +50,10 @@ class ThreadLinker:
         self._candidates = Candidates(frames, self._next_start, steps)
         self._idioms = find_idioms(ops)
         self._awaited = frozenset(self._idioms.product_of.values())
-        self._gradients = Gradients()
+        self._gradients = Gradients(frames)
         self._waiting: dict[int, tuple[Candidate | None, Candidate | None]] = {}
         self._first: dict[float | None, int] = {None: 0}
+        self._cut_until: dict[tuple[int, int], int] = {}
 
     def add(self, foreign: ForeignOp) -> Op:
         """Link ``foreign`` and append it to the graph."""
@@ -63,6 +65,8 @@ class ThreadLinker:
             self._gradients.enter(foreign, self._frames.node(frame))
         links = self._link(foreign, place)
         effect = _effect(call, links) if call.lists else call.effect
+        if call.is_view and not call.inputs.strided:
+            effect = _as_it_lies(call, effect, links)
         args: list[Any] = list(call.values)
         for i in call.tensor_args:
             args[i] = self._arg(args[i], (i,), links)
@@ -106,7 +110,7 @@ class ThreadLinker:
                     continue  # a compiler's kernel writes where it was told to: which buffer is read is not known
                 found = self._settled(found, spec)
             if backward:
-                self._gradients.note(foreign, found)
+                self._gradients.note(foreign, found, self._starts[found.op])
             links[path] = found
             linked.add(found)
         for path, candidate in links.items():
@@ -146,6 +150,8 @@ class ThreadLinker:
         reachable = self._candidates.reachable(looks, time) if looks else []
         if not reachable:
             return reachable
+        if reachable[-1].partial is not None and len(reachable) > 1:
+            reachable = [c for c in reachable if not _is_idle_slice(c, spec, foreign)] or reachable
         if never_of_itself(foreign.call.manner, spec):
             name = foreign.call.name
             reachable = [c for c in reachable if c.maker[0] != name]
@@ -205,7 +211,7 @@ class ThreadLinker:
         outputs: list[Value] = []
         made: list[Candidate] = []
         wholes: list[Value] = []
-        for spec, alias in zip(effect.outputs, effect.aliases, strict=True):
+        for i, (spec, alias) in enumerate(zip(effect.outputs, effect.aliases, strict=True)):
             source = args[alias] if alias >= 0 else None
             root: Candidate | None = None
             if not isinstance(source, Value):
@@ -217,9 +223,11 @@ class ThreadLinker:
                     made.append(self._candidate(foreign, effect, *whole, None, {}))
             else:
                 origin = links.get((alias,))
-                value, root = self._value(spec, base=source), origin.owner if origin else None
+                begins = source.offset + effect.offsets[i] if effect.offsets else source.offset
+                value, root = self._value(spec, base=source, offset=begins), origin.owner if origin else None
             outputs.append(value)
-            made.append(self._candidate(foreign, effect, value, spec, root, links))
+            looks = foreign.call.inputs.looks(spec) if root is not None else spec  # (a weight's view is nobody else's)
+            made.append(self._candidate(foreign, effect, value, looks, root, links))
         return (*outputs, *wholes), made
 
     def _new_version(
@@ -233,7 +241,7 @@ class ThreadLinker:
         if root is origin or root.value.numel <= old.numel:
             return self._value(spec, storage=old.storage), None
         whole = self._value(root.spec, storage=old.storage)
-        return self._value(spec, base=whole), (whole, root.spec)
+        return self._value(spec, base=whole, offset=old.offset), (whole, root.spec)
 
     def _candidate(
         self, foreign: ForeignOp, effect: Effect, value: Value, spec: TensorSpec, root: Candidate | None, links: Links
@@ -243,8 +251,9 @@ class ThreadLinker:
         power_of = links.get((0,)) if manner.power else None
         gated = manner.gates and any(c.maker[0] == "aten::sigmoid" for c in links.values())
         return Candidate(
-            value, spec, foreign.number, maker, self._frame_of[foreign.number], root, _linear_of(foreign.call, links),
-            power_of, _like_first_output(effect, links), gated=gated,
+            value, spec, foreign.number, maker, self._frame_of[foreign.number], root,
+            _linear_of(foreign.call, links) if foreign.phase != "backward" else None, power_of,
+            _like_first_output(effect, links), gated=gated,
         )  # fmt: skip
 
     def _partly_known(self, foreign: ForeignOp, op: Op, partial: Partial, links: Links) -> Candidate:
@@ -263,15 +272,26 @@ class ThreadLinker:
         assert op is not None
         settled = replace(found) if partial.many else found
         settled.partial, settled.spec = None, TensorSpec(spec.dtype or partial.dtype, spec.shape, spec.strides)
-        settled.value = self._value(settled.spec, base=found.origin)
+        settled.value = self._value(settled.spec, base=found.origin, offset=self._begins(found.origin, partial, spec))
         settled.value.producer, settled.value.output_index = op, len(op.outputs)
         op.outputs = (*op.outputs, settled.value)
         self._candidates.settle(settled, partial)
         return settled
 
-    def _value(self, spec: TensorSpec, *, storage: int = -1, base: Value | None = None) -> Value:
+    def _begins(self, origin: Value | None, partial: Partial, spec: TensorSpec) -> int:
+        """Where in ``origin`` a part begins of which no trace tells: after the one before, as code takes them."""
+        cut = partial.cut(spec.shape)
+        if origin is None or cut is None:
+            return origin.offset if origin is not None else 0
+        dim, size = cut
+        start = self._cut_until.get((origin.id, dim), 0)
+        start = start if start + size <= origin.shape[dim] else 0
+        self._cut_until[origin.id, dim] = start + size
+        return origin.offset + start * origin.strides[dim]
+
+    def _value(self, spec: TensorSpec, *, storage: int = -1, base: Value | None = None, offset: int = 0) -> Value:
         return self._graph.value(
-            spec.dtype, spec.shape, spec.strides, storage=storage, device=self._device, base=base
+            spec.dtype, spec.shape, spec.strides, offset=offset, storage=storage, device=self._device, base=base
         )  # fmt: skip
 
 
@@ -294,6 +314,38 @@ def _effect(call: CallForm, links: Links) -> Effect:
 @lru_cache(maxsize=65536)
 def _effect_on_list(call: CallForm, dtype: str) -> Effect:
     return effect_of(call.name, call.inputs, dtype)
+
+
+def _as_it_lies(call: CallForm, effect: Effect, links: Links) -> Effect:
+    """The view of what the input was linked to, in its layout, which was not recorded."""
+    source = links.get((0,))
+    written = call.inputs.values[0] if call.inputs.values else None
+    if source is None or not isinstance(written, TensorSpec) or not effect.known:
+        return effect
+    strides = source.value.strides
+    if strides == written.strides or len(strides) != len(written.shape):
+        return effect
+    made = _effect_as_it_lies(call, strides)
+    return made if made.known and len(made.outputs) == len(effect.outputs) else effect
+
+
+@lru_cache(maxsize=65536)
+def _effect_as_it_lies(call: CallForm, strides: tuple[int, ...]) -> Effect:
+    first, *rest = call.inputs.values
+    assert isinstance(first, TensorSpec)
+    values = (TensorSpec(first.dtype, first.shape, strides), *rest)
+    return effect_of(call.name, dataclasses.replace(call.inputs, values=values))
+
+
+def _is_idle_slice(candidate: Candidate, spec: TensorSpec, foreign: ForeignOp) -> bool:
+    """Whether it would be a slice that changes nothing, where ``foreign`` is not the next one of the same brackets.
+
+    ``x[:, a:b]`` slices its first dimension from end to end before the second; a backward pass never does.
+    """
+    if candidate.partial is None or not candidate.partial.keeps(spec.shape):
+        return False
+    in_brackets = foreign.call.is_view and foreign.phase != "backward" and candidate.op == foreign.number - 1
+    return not in_brackets
 
 
 def _linear_of(call: CallForm, links: Links) -> Candidate | None:

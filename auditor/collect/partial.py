@@ -6,7 +6,7 @@ next ops read do tell: a view of ``[1024, 96]`` that is never read, and a read o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -36,6 +36,37 @@ class Partial:
     def fits(self, spec: TensorSpec) -> bool:
         """Whether a read of ``spec``, among whose keys is :attr:`key`, may be of this output."""
         return _FITS.get(self.name, _same)(self.shape, spec.shape)
+
+    def has_room(self, parts: Sequence[Shape], read: Shape) -> bool:
+        """Whether the op may have made one of shape ``read`` beside ``parts``: together they are what it was made from.
+
+        ``split`` and ``chunk`` make parts of one size, but for a smaller last one.
+        """
+        if self.name not in _ALONG_ONE:
+            return True
+        cut = self.cut(parts[0])
+        if cut is None or any(read[i] != n for i, n in enumerate(self.shape) if i != cut[0]):
+            return False
+        along = cut[0]
+        sizes = [*(part[along] for part in parts), read[along]]
+        small, large = min(sizes), max(sizes)
+        last = small == self.shape[along] % large and sizes.count(large) == len(sizes) - 1
+        return sum(sizes) <= self.shape[along] and (small == large or last or self.name == "split_with_sizes")
+
+    def cut(self, read: Shape) -> tuple[int, int] | None:
+        """The dimension that a part of shape ``read`` is taken of and how much of it, ``None`` if it is no part."""
+        form = _FITS.get(self.name, _same)
+        if form is _cut:
+            differ = [i for i, (whole, part) in enumerate(zip(self.shape, read, strict=True)) if whole != part]
+            return (differ[0], read[differ[0]]) if differ else None
+        if form is _selected:
+            gone = [i for i in range(len(self.shape)) if self.shape[:i] + self.shape[i + 1 :] == read]
+            return (gone[0], 1) if gone else None
+        return None
+
+    def keeps(self, read: Shape) -> bool:
+        """Whether the op would change nothing: a slice from end to end, as ``x[:, a:b]`` takes of dimension 0."""
+        return self.name in _SLICES and read == self.shape
 
     @property
     def is_known(self) -> bool:
@@ -139,6 +170,8 @@ def _same(made: Shape, read: Shape) -> bool:
 _CONVOLUTIONS = ("convolution", "cudnn_convolution", "miopen_convolution", "_convolution")
 _CASTS = ("to", "_to_copy", "empty_like", "zeros_like", "ones_like")
 _MANY = ("split", "split_with_sizes", "chunk", "unbind")
+_ALONG_ONE = frozenset({"split", "split_with_sizes", "chunk"})
+_SLICES = frozenset({"slice", "narrow"})
 _SHAPING: dict[str, Callable[[Shape, Shape], bool]] = {
     **dict.fromkeys(("view", "_reshape_alias", "_unsafe_view", "reshape"), _as_large),
     **dict.fromkeys(("transpose", "permute", "movedim"), _permuted),

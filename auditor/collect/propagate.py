@@ -35,8 +35,8 @@ _MOST_PARTS = 1 << 16
 @dataclass(slots=True, frozen=True)
 class Effect:
     """What a call makes. ``aliases[i]`` is the argument that output ``i`` is a view or a new version of, else -1;
-    ``writes`` are the arguments it overwrites. ``known``: outputs could be told; where they could not, ``partial`` may
-    hold what is known of the first.
+    ``writes`` are the arguments it overwrites. ``offsets``: where in that argument each output begins, in elements.
+    ``known``: outputs could be told; where they could not, ``partial`` may hold what is known of the first.
     """
 
     outputs: tuple[TensorSpec, ...] = ()
@@ -45,6 +45,7 @@ class Effect:
     overload: str = ""
     known: bool = True
     partial: Partial | None = None
+    offsets: tuple[int, ...] = ()
 
 
 @lru_cache(maxsize=65536)
@@ -62,9 +63,10 @@ def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect
     writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
     if bare(name) in METADATA_IN_PLACE:
         writes = ()
-    made = results_by_rule(name, schema, inputs, list_dtype)
-    if made is None:
-        made = _run(name, schema, inputs, list_dtype)
+    made_at = results_by_rule(name, schema, inputs, list_dtype)
+    if made_at is None:
+        made_at = _run(name, schema, inputs, list_dtype)
+    made = tuple(spec for spec, _ in made_at) if made_at is not None else None
     if made is None:
         made = _by_rule(bare(name), inputs.values)
     if made is None and writes == (0,) and isinstance(inputs.values[0], TensorSpec):
@@ -72,11 +74,14 @@ def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect
     if made is None:
         return Effect((), (), writes, schema.overload_name, known=False, partial=partial_of(name, inputs))
     aliases = tuple(_alias(bare(name), schema, i) for i in range(len(made)))
-    return Effect(made, aliases, writes, schema.overload_name)
+    offsets = tuple(offset for _, offset in made_at) if made_at is not None else ()
+    return Effect(made, aliases, writes, schema.overload_name, offsets=offsets if any(offsets) else ())
 
 
-def _run(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> tuple[TensorSpec, ...] | None:
-    """The real op on meta tensors; ``None`` where it has no meta kernel or looks at data."""
+def _run(
+    name: str, schema: Any, inputs: RecordedInputs, list_dtype: str
+) -> tuple[tuple[TensorSpec, int], ...] | None:  # fmt: skip
+    """The real op on meta tensors, with where each result begins; ``None``: it has no meta kernel or looks at data."""
     import torch
 
     if not any("Tensor" in str(returned.type) for returned in schema.returns):
@@ -98,7 +103,7 @@ def _run(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> tup
             else:
                 args.append(made)
         with torch.no_grad():
-            return tuple(_spec(t) for t in _flat(op(*args, **kwargs)))
+            return tuple((_spec(t), t.storage_offset()) for t in _flat(op(*args, **kwargs)))
     except Exception:  # any op may refuse in any way: its outputs are then unknown, which is counted
         return None
 

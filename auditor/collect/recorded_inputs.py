@@ -35,13 +35,19 @@ Path = tuple[int, ...]
 class RecordedInputs:
     """Every argument of one call in schema order; ``types`` as written. ``known``: the profiler recorded shapes.
 
-    ``spoken``: numbers and lists of numbers, too; older ones wrote tensors only.
+    ``spoken``: numbers and lists of numbers, too; older ones wrote tensors only. ``strided``: strides, too, which still
+    older ones left out, so that every tensor looks contiguous.
     """
 
     types: tuple[str, ...] = ()
     values: tuple[Recorded, ...] = ()
     known: bool = False
     spoken: bool = False
+    strided: bool = False
+
+    def looks(self, made: TensorSpec) -> TensorSpec:
+        """How a tensor like ``made`` is written where a later call reads it."""
+        return made if self.strided else TensorSpec(made.dtype, made.shape, contiguous_strides(made.shape))
 
 
 def raw_inputs(args: OpArgs) -> tuple[bytes, bytes, bytes, bytes]:
@@ -61,7 +67,7 @@ def decode_inputs(types: bytes, dims: bytes, strides: bytes, concrete: bytes) ->
         values = tuple(map(_value, map(str, kinds), shapes, steps, texts))
     except NotRecordedError:
         return RecordedInputs()
-    return RecordedInputs(tuple(map(str, kinds)), values, known=True, spoken=bool(concrete))
+    return RecordedInputs(tuple(map(str, kinds)), values, known=True, spoken=bool(concrete), strided=bool(strides))
 
 
 def tensors_in(values: Sequence[Recorded], outer: Path = ()) -> Iterator[tuple[Path, TensorSpec]]:

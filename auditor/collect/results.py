@@ -16,6 +16,9 @@ from auditor.graph.ops import POINTWISE, base_name
 from auditor.graph.promotion import broadcast
 from auditor.graph.signatures import signature
 
+Made = tuple[tuple[TensorSpec, int], ...]
+"""Outputs, with where each begins in what it is a view of, in elements."""
+
 _FLOATING = frozenset({"f64", "f32", "f16", "bf16"})
 _NUMBERS = _FLOATING | {"i64", "i32", "bool"}
 
@@ -38,7 +41,7 @@ _TENSORS_ONLY = _aten("mm bmm addmm baddbmm t detach alias embedding")
 """Ops whose numbers, which older profilers did not write, tell nothing of their results."""
 
 
-def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> tuple[TensorSpec, ...] | None:
+def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> Made | None:
     """Outputs of op ``name`` (``aten::add``); ``None`` where PyTorch has to be asked.
 
     ``list_dtype`` is the dtype of the tensors in its lists.
@@ -66,10 +69,10 @@ def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: 
         made = infer(op, tuple(args))
     except ValueError:
         return None
-    return made and tuple(TensorSpec(t.dtype, t.layout.shape, t.layout.strides) for t in made.types)
+    return made and tuple((TensorSpec(t.dtype, t.layout.shape, t.layout.strides), t.layout.offset) for t in made.types)
 
 
-def _written(base: str, given: list[Recorded], read: list[TensorSpec]) -> tuple[TensorSpec, ...] | None:
+def _written(base: str, given: list[Recorded], read: list[TensorSpec]) -> Made | None:
     """A tensor that was given for the result is the result, where it need not be resized for it."""
     out = given[0]
     if len(given) > 1 or base not in POINTWISE or not isinstance(out, TensorSpec):
@@ -78,7 +81,7 @@ def _written(base: str, given: list[Recorded], read: list[TensorSpec]) -> tuple[
         fits = broadcast(spec.shape for spec in read) == out.shape
     except ValueError:
         return None
-    return (out,) if fits else None
+    return ((out, 0),) if fits else None
 
 
 def _is_silent(base: str, tensors: list[TensorSpec]) -> bool:

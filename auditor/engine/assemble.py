@@ -108,8 +108,7 @@ def _priced(candidate: Candidate, traffic: Callable[[Op], Traffic], device: Devi
         return Estimate(0.0, 0.0, candidate.waiting.told)
     if candidate.unpriced:
         return Estimate(0.0, 0.0, candidate.unpriced)
-    after = 1 if candidate.left is None else candidate.left
-    together = candidate.launches_only
+    after, together = candidate.kernels_after, candidate.launches_only
     return estimate(cost_of(candidate.region, candidate.rule.family, after, traffic, together), device)
 
 
@@ -134,7 +133,7 @@ def _kernel_cost(op: Op, moved: Traffic) -> KernelCost:
     if name.startswith("aten.gelu") and "tanh" in op.args:
         name += ":tanh"
     dtype = op.outputs[0].dtype if op.outputs else "f32"
-    return KernelCost(name, op.dur_us, moved.read, moved.written, max(sizes, default=0), dtype)
+    return KernelCost(name, op.dur_us, moved.read, moved.written, max(sizes, default=0), dtype, max(1, op.launches))
 
 
 def home_of(ops: Iterable[Op]) -> Op:

@@ -1,8 +1,8 @@
 """Which rule gets which kernels: every kernel is claimed once, so savings add up.
 
-Rules that yield come after the rules they yield to; within one turn the candidate that saves most bytes
-wins, then the one with more kernels, then the one whose ops lie closer, then the earlier one. Bytes and counts
-decide, never measured times: the same program gives the same claims in every run.
+Rules that yield come after the rules they yield to; within one turn the candidate that saves most bytes (of GEMMs to
+be packed: by each of them) wins, then the one with more kernels, then the one whose ops lie closer, then the earlier
+one. Bytes and counts decide, never measured times: the same program gives the same claims in every run.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Claimer:
         if self.by_order is not None and rule.detect is None:
             return self.by_order.propose(rule, self.taken)
         if rule.siblings is not None:
-            return propose_siblings(self.graph, rule)
+            return propose_siblings(self.graph, rule, self.taken)
         if rule.chain is not None:
             return propose_chains(self.graph, rule, self.taken)
         if rule.detect is not None:
@@ -85,7 +85,9 @@ class _Claimer:
         return propose(self.graph, rule, self.taken)
 
     def _second_chance(self, rule: Rule, proposals: Proposals) -> Iterator[Candidate]:
-        """Smaller forms where the larger form lost its kernels to another site."""
+        """Smaller forms where the larger form lost its kernels to another site; of siblings, those that are left."""
+        if rule.siblings is not None and any(self._has_lost(c) for c in proposals.candidates):
+            yield from propose_siblings(self.graph, rule, self.taken).candidates
         for search, start in proposals.deferred:
             if start.index in self.taken:
                 continue
@@ -103,6 +105,11 @@ class _Claimer:
                 if self.keep is None or self.keep(candidate):
                     self.claims.sites.append(candidate)
 
+    def _has_lost(self, candidate: Candidate) -> bool:
+        """Whether some of its kernels went elsewhere, and some did not."""
+        held = [op.index in self.taken for op in candidate.region.ops]
+        return any(held) and not all(held)
+
     def _all_taken(self, refusal: Refusal) -> bool:
         return bool(refusal.ops) and self.taken.issuperset(op.index for op in refusal.ops)
 
@@ -110,7 +117,10 @@ class _Claimer:
 def _preference(candidate: Candidate) -> tuple[int, int, int, int, str]:
     region = candidate.region
     first, last = region.ops[0].index, region.ops[-1].index
-    return (-candidate.bytes_saved, -len(region.ops), last - first, first, candidate.rule.id)
+    saved = candidate.bytes_saved
+    if candidate.rule.siblings is not None:  # each of them could go elsewhere, where it may save more by itself
+        saved //= len(region.ops)
+    return (-saved, -len(region.ops), last - first, first, candidate.rule.id)
 
 
 def turns(rules: Sequence[Rule]) -> list[list[Rule]]:

@@ -14,7 +14,8 @@ from auditor.graph.ops import COMPUTE_BOUND, kind_of
 class KernelCost:
     """One kernel as it ran. ``op`` is a canonical op; a form that costs otherwise follows a colon (``aten.gelu:tanh``).
 
-    ``numel`` counts the elements it iterates over: the largest of its inputs and outputs.
+    ``numel`` counts the elements it iterates over: the largest of its inputs and outputs. ``launches``: kernels
+    that took ``dur_us`` together, where an op is several; what goes from one to the next is in no trace.
     """
 
     op: str
@@ -23,6 +24,7 @@ class KernelCost:
     bytes_written: int
     numel: int
     dtype: str
+    launches: int = 1
 
     @property
     def bytes(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from auditor.graph.canonical import Canonical
-from auditor.graph.model import Op, Value
+from auditor.graph.model import ACCUMULATE, Op, Value
 from auditor.graph.ops import kind_of
 from auditor.graph.traffic import Traffic, bytes_of
 
@@ -90,6 +90,8 @@ def _one_place(members: tuple[Op, ...]) -> Refusal | None:
             return Refusal(f"{op.name} runs in the {op.phase}, {first.name} in the {first.phase}", first, op, members)
         if op.thread != first.thread:
             return Refusal(f"{op.name} is launched by another thread", first, op, members)
+        if (op.scope == ACCUMULATE) != (first.scope == ACCUMULATE):
+            return Refusal(f"{op.name} adds to a parameter's gradient, which autograd does apart", first, op, members)
         if _stream(op) != stream:
             return Refusal(f"{op.name} runs on another stream or device", first, op, members)
     return None

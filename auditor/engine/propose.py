@@ -10,13 +10,14 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from auditor.engine.constraints import lookup_in, means, violated
-from auditor.engine.costs import remaining
+from auditor.engine.costs import KEEPS_GEMM, remaining
 from auditor.engine.legality import Refusal, Region, check
 from auditor.engine.match import Match, Search
 from auditor.engine.rules import Rule
 from auditor.graph.canonical import Canonical
-from auditor.graph.model import Op, owner_of
+from auditor.graph.model import Op, Value, owner_of
 from auditor.graph.nodes import CValue, Node
+from auditor.graph.normal import IDENTITY_KINDS
 from auditor.graph.ops import is_memory_bound, kind_of
 
 
@@ -47,6 +48,8 @@ class Candidate:
     """The kernels that remain move what these move: only launches are saved."""
     example: tuple[Op, ...] = ()
     """The ops that tell what the site is, where it repeats them: of a step of an optimizer those of one parameter."""
+    copied: Op | None = None
+    """The copy to another layout that alone reads what the pattern makes: its kernel may write there at once."""
     instead: str = ""
     """What to write, where no kernel in a model replaces these."""
     waiting: Waiting | None = None
@@ -127,7 +130,7 @@ def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal 
     if reason:
         ordered = tuple(sorted(ops, key=lambda op: op.index))
         return Refusal(reason, ordered[0], ordered[0], ordered)
-    casts = _Casts(graph, match)
+    casts = _Casts(graph, match, relays=rule.family not in (*KEEPS_GEMM, "algorithmic"))
     casts.collect()
     allowed, names = _outside_names(match, casts)
     region = check(graph, [*ops, *casts.ops], allowed, gemms=2 if rule.family == "algorithmic" else 1, names=names)
@@ -137,7 +140,7 @@ def evaluate(graph: Canonical, rule: Rule, match: Match) -> Candidate | Refusal 
         return Refusal("it is one kernel already", region.ops[0], region.ops[0], region.ops)
     if region.bytes_fused > region.bytes_now:
         return Refusal("the fused kernel would move more bytes", region.ops[0], region.ops[0], region.ops)
-    return Candidate(rule, region, casts.variant(), match)
+    return Candidate(rule, region, casts.variant(), match, copied=casts.copied)
 
 
 def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str]]:
@@ -160,11 +163,13 @@ def _outside_names(match: Match, casts: _Casts) -> tuple[set[int], dict[int, str
 
 
 class _Casts:
-    """The casts and copies that belong to a match."""
+    """The casts and copies that belong to a match. ``relays``: the kernel can write its result in another layout."""
 
-    def __init__(self, graph: Canonical, match: Match) -> None:
+    def __init__(self, graph: Canonical, match: Match, *, relays: bool) -> None:
         self.graph = graph
         self.match = match
+        self.relays = relays
+        self.copied: Op | None = None
         self.ops: list[Op] = []
         self.made: dict[int, CValue] = {}
         self.trailing: int | None = None
@@ -214,16 +219,29 @@ class _Casts:
             self._names.append(f"{label} to {node.op.outputs[0].dtype}")
 
     def _after(self, sink: Node) -> None:
-        """A cast that alone reads the result belongs to the kernel: it writes the cast value instead."""
+        """A cast or copy that alone reads the result belongs to the kernel: it writes that value instead."""
         out = sink.outs[0] if sink.outs else None
-        if out is None or len(out.users) != 1 or out.users[0].kind != "cast":
+        if out is None or len(out.users) != 1 or out.users[0].kind not in IDENTITY_KINDS:
             return
         node = out.users[0]
-        if _widens(node) and any(is_memory_bound(u.op.name) for u in node.outs[0].users if u.ops):
+        if not node.ops or not node.outs or node.op.phase != sink.op.phase or not self.graph.read_only_by(out, node.op):
             return
-        if node.ops and node.op.phase == sink.op.phase and self.graph.read_only_by(out, node.op):
-            self._take(node, out)
-            self.trailing = node.outs[0].value.id if node.outs else None
+        if (
+            node.kind == "cast"
+            and _widens(node)
+            and any(is_memory_bound(u.op.name) for u in node.outs[0].users if u.ops)
+        ):
+            return
+        if node.kind == "copy" and not (self.relays or _keeps_layout(node)):
+            return
+        self._take(node, out)
+        self.copied = node.op if node.kind == "copy" else None
+        self.trailing = node.outs[0].value.id
+
+
+def _keeps_layout(copy: Node) -> bool:
+    source, made = copy.op.args[0], copy.op.outputs[0]
+    return isinstance(source, Value) and source.shape == made.shape and source.strides == made.strides
 
 
 def _is_slice(value: CValue) -> bool:

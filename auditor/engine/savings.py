@@ -82,7 +82,8 @@ class After:
 def estimate(site: SiteCost, device: Device) -> Estimate:
     """Ideal and likely device time saved by fusing ``site`` on ``device``. Zero where the kernels have no timing."""
     now, moved = site.now_us, sum(k.bytes for k in site.kernels)
-    sizes = f"{len(site.kernels)} kernels move {_mb(moved)}, {site.kernels_after} would move {_mb(site.bytes_fused)}"
+    count = sum(k.launches for k in site.kernels)
+    sizes = f"{count} kernels move {_mb(moved)}, {site.kernels_after} would move {_mb(site.bytes_fused)}"
     if now <= 0:
         return Estimate(0.0, 0.0, f"{sizes}; no timing, so no time saved is claimed")
     if site.launches_only:
@@ -116,11 +117,13 @@ def _achieved_level(site: SiteCost, memory: Memory) -> float:
 
 
 def _ratio(kernel: KernelCost, memory: Memory) -> float:
-    return _beyond_fixed(kernel, memory.device) / memory.us(kernel.bytes_read, kernel.bytes_written)
+    """How many times longer than its bytes the kernel took. Each kernel of one op moves about what the op does."""
+    one_us = _beyond_fixed(kernel, memory.device) / kernel.launches
+    return one_us / memory.us(kernel.bytes_read, kernel.bytes_written)
 
 
 def _beyond_fixed(kernel: KernelCost, device: Device) -> float:
-    return max(0.0, kernel.dur_us - (device.min_kernel_us or 0.0))
+    return max(0.0, kernel.dur_us - kernel.launches * (device.min_kernel_us or 0.0))
 
 
 def time_after(site: SiteCost, memory: Memory) -> After:
@@ -132,7 +135,7 @@ def time_after(site: SiteCost, memory: Memory) -> After:
     if site.family == "reduction" and not device.op_ns:
         memory_us *= REDUCTION_FACTOR
     hideable, additive = arithmetic_us(site, memory)
-    fixed = (device.min_kernel_us or 0.0) * max(0, site.kernels_after - len(gemms))
+    fixed = (device.min_kernel_us or 0.0) * max(0, site.kernels_after - sum(k.launches for k in gemms))
     body = combine(memory_us, hideable, device) + additive
     return After(sum(k.dur_us for k in gemms), fixed, body, hideable + additive)
 

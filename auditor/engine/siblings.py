@@ -7,6 +7,7 @@ does the work of several.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Set
 
 from auditor.engine.legality import Refusal, check
 from auditor.engine.propose import Candidate, Proposals
@@ -20,13 +21,16 @@ SIBLING_KINDS = ("mm", "addmm", "linear")
 """In an order: of a set it would be another one in each process, and so would be what is refused first."""
 
 
-def propose_siblings(graph: Canonical, rule: Rule) -> Proposals:
-    """Sets of GEMMs on one input: same activations, same dtype, weights that are parameters, no adapters."""
+def propose_siblings(graph: Canonical, rule: Rule, taken: Set[int] = frozenset()) -> Proposals:
+    """Sets of GEMMs on one input: same activations, same dtype, weights that are parameters, no adapters.
+
+    ``taken`` are indices of ops that other sites claimed.
+    """
     options = rule.siblings or {}
     groups: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for kind in SIBLING_KINDS:
         for node in graph.by_kind.get(kind, ()):
-            key = _key(node)
+            key = _key(node) if node.op.index not in taken else None
             if key is not None:
                 groups[key].append(node)
     candidates: list[Candidate] = []
@@ -54,7 +58,17 @@ def _key(node: Node) -> tuple[object, ...] | None:
         return None
     if x.root.producer is None and owner_of(x.value).producer is None and not x.value.numel:
         return None
-    return (id(x), w.value.dtype, node.op.outputs[0].dtype if node.op.outputs else "", node.op.phase, node.op.thread)
+    out = node.op.outputs[0].dtype if node.op.outputs else ""
+    return (id(x), *_rows(node), w.value.dtype, out, node.op.phase, node.op.thread)
+
+
+def _rows(node: Node) -> tuple[int, int]:
+    """How the activations are read: how long a row is, and how far apart its elements lie.
+
+    In a backward one GEMM of a layer reads the gradient, the other one reads it transposed.
+    """
+    read = node.op.args[1 if node.kind == "addmm" else 0]
+    return (read.shape[-1], read.strides[-1]) if isinstance(read, Value) and read.shape else (0, 0)
 
 
 def _is_weight(value: CValue) -> bool:

@@ -37,9 +37,10 @@ def region_of(value: Value) -> Region:
 
 
 def bytes_of(values: Iterable[Value]) -> int:
-    """Bytes of distinct regions: what is read twice, or broadcast, counts once."""
+    """Bytes of distinct regions: what is read twice, or broadcast, counts once, and so does a part of what is read."""
     regions = {region_of(v): v.nbytes for v in values}
-    return sum(regions.values())
+    whole = {owner for owner, _, dims in regions if not dims}
+    return sum(size for (owner, _, dims), size in regions.items() if not dims or owner not in whole)
 
 
 def traffic_of(op: Op, inputs: tuple[Value, ...] | None = None) -> Traffic:

@@ -47,7 +47,9 @@ def fx_regions(captured: Captured, canonical: Canonical, site: Candidate) -> lis
         Unreachable: a node does more than its part of the site, writes in place, draws random numbers, or a path
             leaves the nodes and comes back.
     """
-    nodes = list(dict.fromkeys(captured.node_of[op.index] for op in site.region.ops))
+    # A copy to another layout that follows a pattern stays: replacements return the layout that the pattern makes.
+    ops = [op for op in site.region.ops if op is not site.copied]
+    nodes = list(dict.fromkeys(captured.node_of[op.index] for op in ops))
     reasons = {node: _unfit(captured, node, site) for node in nodes}
     fit = [node for node in nodes if reasons[node] is None]
     if site.rule.chain is None and len(fit) < len(nodes):

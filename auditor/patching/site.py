@@ -36,9 +36,9 @@ class SiteView:
         match = self._match
         return name in self._calls or (match is not None and (name in match.variables or name in match.constants))
 
-    def call(self, name: str) -> Node:
-        """The canonical node that the call ``name`` was laid over."""
-        return self._calls[name]
+    def call(self, *names: str) -> Node:
+        """The canonical node that the call was laid over which has one of ``names`` in the pattern."""
+        return self._calls[next((name for name in names if name in self._calls), names[0])]
 
     def tensor(self, name: str) -> fx.Node | None:
         """The input of the region that the pattern's tensor ``name`` is; None where the pattern has none.

@@ -192,7 +192,7 @@ def test_the_tail_of_the_step_before_the_window() -> None:
     named = {(f.name, f.sites, f.kernels) for f in audit.findings if not f.bytes_now and f.family != "horizontal"}
     assert named == {
         ("unfused-add-rms-norm", 21, 189),
-        ("unfused-rotary-embedding", 20, 100),
+        ("unfused-rotary-embedding", 20, 120),
         ("unfused-gated-activation", 11, 22),
     }
     assert {f.provenance for f in audit.findings} == {"inferred"}

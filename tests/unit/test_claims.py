@@ -7,6 +7,7 @@ from functools import cache
 
 from auditor.engine.claims import claim, turns
 from auditor.engine.rules import Rule, load_rules
+from auditor.graph.model import ACCUMULATE
 from auditor.graph.ssa import parse
 
 ADD_NORM = """
@@ -47,6 +48,44 @@ def test_an_epilogue_yields_to_the_norm_that_wants_its_add() -> None:
     text = ADD_NORM.replace("s = aten.add(r, h)", "m: f32[256, 256]\n    s = aten.add(r, aten.mm(h, m))")
     assert sites(text) == [("FUS202", 7)]
     assert sites(text, without("FUS202")) == [("FUS301", 2), ("FUS201", 6)]
+
+
+def test_a_sibling_goes_to_its_own_epilogue_where_that_saves_more_and_the_others_are_packed() -> None:
+    # GIVEN three layers on one input, one of them with an activation: as wide as the input, it saves twice its bytes
+    text = """
+        x: f32[128, 256]
+        wq: f32[256, 256]
+        wk: f32[256, 256]
+        wg: f32[256, 256]
+        q = aten.mm(x, wq)
+        k = aten.mm(x, wk)
+        g = aten.mm(x, wg)
+        y = aten.gelu(g)
+        return q, k, y
+    """
+    assert sites(text) == [("FUS501", 2), ("FUS301", 2)]
+    assert sites(text, without("FUS301")) == [("FUS501", 3)]
+    # AND where it is so narrow that the input's bytes weigh more, all are packed
+    assert sites(text.replace("wg: f32[256, 256]", "wg: f32[256, 32]")) == [("FUS501", 3)]
+
+
+def test_what_adds_to_a_parameters_gradient_is_no_epilogue() -> None:
+    graph = parse(
+        """
+        d: f32[64, 128]
+        x: f32[128, 256]
+        total: f32[64, 256]
+        g = aten.mm(d, x)
+        sum = aten.add(total, g)
+        """
+    )
+    assert [s.rule.id for s in claim(graph, rules()).sites] == ["FUS301"]
+    graph.ops[-1].scope = ACCUMULATE
+    claims = claim(graph, rules())
+    assert claims.sites == []
+    assert [r.reason for _, r in claims.refused] == [
+        "aten.add adds to a parameter's gradient, which autograd does apart"
+    ]
 
 
 def test_a_smaller_form_gets_its_chance_where_the_larger_one_lost() -> None:

@@ -123,6 +123,25 @@ def test_a_model_that_writes_in_place_is_right() -> None:
             assert ("norm1", "rms_norm") in applied(patch)
 
 
+def test_of_two_steps_after_a_linear_layer_the_library_takes_the_first() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + self.two(torch.tanh(F.silu(self.one(x))))) * 0.5
+
+    model, x = Twice(), x_of()
+    with torch.no_grad():
+        expected = model(x)
+        with patched(model) as patch:
+            torch.testing.assert_close(model(x), expected)
+            refused = [site.reason.partition(";")[0] for site in patch.sites if site.chosen is None]
+            assert applied(patch) == [("one", "linear_epilogue"), ("two", "linear_epilogue")]
+    assert refused == ["no epilogue computes two activations", "no epilogue scales the sum"]
+
+
 def test_a_model_without_a_site_runs() -> None:
     model, x = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Identity()), x_of()
     with patched(model) as patch:

@@ -163,6 +163,16 @@ def test_a_kernel_takes_at_least_the_minimum():
     assert estimate(tiny, GPU).likely_us <= 5 * 2.1 - 2.0
 
 
+def test_the_kernels_of_one_op_are_several_launches():
+    """14 kernels of 3 µs in one op: each moves about what the op does, and one kernel would take 3 µs."""
+    each = KernelCost("aten.unheard_of", 14 * 3.0, 8_000, 4_000, 1_000, "f32", launches=14)
+    once = site(each, read=8_000, written=4_000)
+    assert estimate(once, GPU).likely_us == pytest.approx(13 * 3.0)
+    assert estimate(once, GPU).formula.startswith("14 kernels move")
+    # AND where its passes remain, as those of a batch norm do, each of them takes its least time
+    assert estimate(site(each, read=8_000, written=4_000, after=3), GPU).likely_us == pytest.approx(13 * 3.0 - 2 * 2.0)
+
+
 def test_an_unknown_device_is_judged_by_the_trace_alone():
     four = site(*(kernel(dur_us=100.0, read=40 * MB, written=40 * MB),) * 4, read=40 * MB, written=40 * MB)
     saved = estimate(four, UNKNOWN)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from auditor.engine.pattern import OP_CLASSES
 from auditor.graph.nodes import CValue, Node
 from auditor.patching.adapters.activations import names_of
 from auditor.patching.adapters.operands import Operand, argument, outside, sizes, with_rows
@@ -35,7 +36,8 @@ class _Linear:
 
 def linear_epilogue(view: SiteView) -> Iterator[Wanted]:
     """A linear layer and a bias, an activation, or a residual add behind it."""
-    gemm, last = view.call("g"), view.call("y")
+    gemm, last = view.call("g", "p"), view.call("y", "s")
+    _check_one_step(gemm, last)
     linear, addend = _linear(view, gemm), _addend(view, gemm)
     bias, residual = linear.bias, None
     if addend is not None and view.fake(addend).dim() == 1 and bias is None:
@@ -48,6 +50,16 @@ def linear_epilogue(view: SiteView) -> Iterator[Wanted]:
     for name in ("identity",) if last.kind == "add" else _activations(view, last):
         kwargs = {"residual": residual, "conv1d": linear.conv1d}
         yield Wanted("linear_epilogue", (linear.x, linear.weight, bias, name), kwargs, results)
+
+
+def _check_one_step(gemm: Node, last: Node) -> None:
+    """Refuse what the library has no epilogue for: an activation of another one, and a sum that is scaled."""
+    before = last.args[0].root.producer if type(last.args[0]) is CValue else None
+    kind = before.kind if before is not None and before is not gemm else ""
+    if last.kind == "mul" and kind == "add":
+        raise Unreachable("no epilogue scales the sum")
+    if kind in OP_CLASSES["activation"] | {"quick_gelu"} and last.kind not in ("square", "pow", "add"):
+        raise Unreachable("no epilogue computes two activations")
 
 
 def _activations(view: SiteView, last: Node) -> tuple[str, ...]:
