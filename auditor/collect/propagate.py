@@ -14,6 +14,7 @@ from auditor.collect.partial import Partial, partial_of
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
 from auditor.collect.results import results_by_rule
 from auditor.graph.model import contiguous_strides
+from auditor.graph.ops import DATA_DEPENDENT
 
 _TORCH_DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn",
@@ -87,6 +88,8 @@ def _run(
     if not any("Tensor" in str(returned.type) for returned in schema.returns):
         return ()
 
+    if f"aten.{bare(name)}" in DATA_DEPENDENT:
+        return None
     if any("List" in str(returned.type) for returned in schema.returns) and _largest(inputs.values) > _MOST_PARTS:
         return None
     args: list[Any] = []

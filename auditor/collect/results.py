@@ -5,8 +5,10 @@ The first op that PyTorch runs on meta tensors makes it import its compiler, whi
 
 from __future__ import annotations
 
+from math import ceil, isfinite
 from typing import Any
 
+from auditor.collect.arguments import MOST_ELEMENTS
 from auditor.collect.dispatched import bare, namespace
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
 from auditor.graph.infer import infer
@@ -14,7 +16,7 @@ from auditor.graph.layout import VIEWS
 from auditor.graph.model import Arg, Value, contiguous_strides
 from auditor.graph.ops import POINTWISE, base_name
 from auditor.graph.promotion import broadcast
-from auditor.graph.signatures import signature
+from auditor.graph.signatures import DTYPE_CODES, signature
 
 Made = tuple[tuple[TensorSpec, int], ...]
 """Outputs, with where each begins in what it is a view of, in elements."""
@@ -35,7 +37,11 @@ _OF_INTEGERS = _aten(
 _OF_TRUTH = _aten("eq ne lt le gt ge logical_and logical_or logical_not")
 """Whatever numbers these are given, they make booleans."""
 _POINTWISE = POINTWISE - _aten("_masked_scale")
-_ANY_LAYOUT = _POINTWISE | VIEWS | _aten("t detach alias transpose permute mm bmm addmm baddbmm cat stack embedding")
+_ANY_LAYOUT = (
+    _POINTWISE
+    | VIEWS
+    | _aten("t detach alias transpose permute mm bmm addmm baddbmm cat stack embedding clone _to_copy")
+)
 """Ops of which the rules know what they make of inputs in any order of dimensions."""
 _TENSORS_ONLY = _aten("mm bmm addmm baddbmm t detach alias embedding")
 """Ops whose numbers, which older profilers did not write, tell nothing of their results."""
@@ -48,6 +54,8 @@ def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: 
     """
     op = f"{namespace(name)}.{bare(name)}"
     base = base_name(op)
+    if op == "aten.arange":
+        return _range(schema, inputs)
     tensors = [spec for _, spec in tensors_in(inputs.values)]
     declared = [str(a.type) for a in schema.arguments]
     if not op.startswith("aten.") or not _is_known_overload(base, schema):
@@ -72,6 +80,22 @@ def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: 
     return made and tuple((TensorSpec(t.dtype, t.layout.shape, t.layout.strides), t.layout.offset) for t in made.types)
 
 
+def _range(schema: Any, inputs: RecordedInputs) -> Made | None:
+    """``arange`` counts from ``start`` (0) to before ``end``, by ``step`` (1); of integers, if all three are."""
+    given = {a.name: value for a, value in zip(schema.arguments, inputs.values, strict=True)}
+    asked: Any = given.get("dtype")
+    start, end, step = (_number(given.get(name, n)) for name, n in (("start", 0), ("end", None), ("step", 1)))
+    if start is None or end is None or not step or "out" in given or not (asked is None or type(asked) is int):
+        return None
+    size = ceil((end - start) / step)
+    dtype = DTYPE_CODES.get(asked, "") if asked is not None else "i64" if type(start + end + step) is int else "f32"
+    return ((TensorSpec(dtype, (size,), (1,)), 0),) if dtype and 0 <= size <= MOST_ELEMENTS else None
+
+
+def _number(value: Recorded) -> int | float | None:
+    return value if type(value) in (int, float) and isfinite(value) else None  # type: ignore[arg-type, return-value]
+
+
 def _written(base: str, given: list[Recorded], read: list[TensorSpec]) -> Made | None:
     """A tensor that was given for the result is the result, where it need not be resized for it."""
     out = given[0]
@@ -93,7 +117,7 @@ def _is_known_overload(base: str, schema: Any) -> bool:
     """Whether arguments stand where the rules look for them."""
     known = signature(base)
     if known is None:
-        return base in POINTWISE or base in _TENSORS_ONLY
+        return base in POINTWISE or base in VIEWS or base in _TENSORS_ONLY
     names = [parameter.name for parameter in known]
     return [a.name for a in schema.arguments] == names[: len(schema.arguments)]
 

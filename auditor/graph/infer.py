@@ -116,7 +116,7 @@ def _fresh(dtype: str, shape: Sequence[int]) -> TensorType:
 
 def _like(x: Value, dtype: str | None = None) -> TensorType:
     """A new tensor in the memory format of ``x`` (``preserve_format``)."""
-    strides = x.strides if is_dense(x.shape, x.strides) else contiguous_strides(x.shape)
+    strides = x.strides if is_dense(x.shape, x.strides) else pointwise_strides(x.shape, [x])
     return TensorType(dtype or x.dtype, Layout(x.shape, strides))
 
 

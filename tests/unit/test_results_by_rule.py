@@ -118,11 +118,17 @@ SAME_AS_PYTORCH = [
     ("view", "", (X, (32, -1))),
     ("embedding", "", (look("f32", 100, 8), look("i64", 3, 5), -1, False, False)),
     ("clone", "", (X, None)),
+    ("clone", "", (look("f32", 4, 3, 2, strides=(2, 16, 1)), None)),
+    ("clone", "", (TURNED, 0)),
+    ("arange", "", (5, None, None, None, False)),
+    ("arange", "start", (2, 9.5, None, None, None, False)),
+    ("arange", "start_step", (0, 10, 3, 3, None, None, False)),
+    ("lift_fresh", "", (TURNED,)),
     ("mul", "out", (X, look("f64"), X)),
 ]
 
 
-@pytest.mark.parametrize(("name", "overload", "values"), SAME_AS_PYTORCH, ids=[c[0] for c in SAME_AS_PYTORCH])
+@pytest.mark.parametrize(("name", "overload", "values"), SAME_AS_PYTORCH, ids=str)
 def test_rules_tell_what_common_ops_make(name: str, overload: str, values: tuple[Recorded, ...]) -> None:
     (schema,) = (s for s in overloads(f"aten::{name}") if s.overload_name == overload)
     inputs = RecordedInputs(tuple("" for _ in values), values, known=True, spoken=True)
@@ -136,6 +142,9 @@ ONLY_PYTORCH_KNOWS = [
     ("aten::randn", "generator", ((2, 3), None, 15, 0, None, False), True),
     # The order of an in-between layout is that of the kernel.
     ("aten::threshold_backward", "", (look("f32", 8, 4), TURNED, 0), True),
+    # A length that no machine holds, and one that is not there.
+    ("aten::arange", "", (1e300, None, None, None, False), True),
+    ("aten::arange", "", (None, None, None, None, None), False),
     # A view whose sizes were not recorded.
     ("aten::view", "", (X, None), False),
     # A Python number of unknown type makes integers integers, or floats.
