@@ -12,7 +12,7 @@ from auditor.collect.arguments import MOST_ELEMENTS
 from auditor.collect.dispatched import METADATA_IN_PLACE, VIEWS, bare, namespace, schema_for
 from auditor.collect.partial import Partial, partial_of
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
-from auditor.collect.results import results_by_rule
+from auditor.collect.results import Made, results_by_rule
 from auditor.graph.model import contiguous_strides
 from auditor.graph.ops import DATA_DEPENDENT
 
@@ -64,9 +64,7 @@ def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect
     writes = tuple(i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write)
     if bare(name) in METADATA_IN_PLACE:
         writes = ()
-    made_at = results_by_rule(name, schema, inputs, list_dtype)
-    if made_at is None:
-        made_at = _run(name, schema, inputs, list_dtype)
+    made_at = _results(name, schema, inputs, list_dtype)
     made = tuple(spec for spec, _ in made_at) if made_at is not None else None
     if made is None:
         made = _by_rule(bare(name), inputs.values)
@@ -79,9 +77,17 @@ def effect_of(name: str, inputs: RecordedInputs, list_dtype: str = "") -> Effect
     return Effect(made, aliases, writes, schema.overload_name, offsets=offsets if any(offsets) else ())
 
 
+def _results(name: str, schema: Any, inputs: RecordedInputs, list_dtype: str) -> Made | None:
+    listed = any("List" in str(returned.type) for returned in schema.returns)
+    if listed and _largest(inputs.values) > _MOST_PARTS:
+        return None
+    made = results_by_rule(name, schema, inputs, list_dtype)
+    return _run(name, schema, inputs, list_dtype) if made is None else made
+
+
 def _run(
     name: str, schema: Any, inputs: RecordedInputs, list_dtype: str
-) -> tuple[tuple[TensorSpec, int], ...] | None:  # fmt: skip
+) -> Made | None:  # fmt: skip
     """The real op on meta tensors, with where each result begins; ``None``: it has no meta kernel or looks at data."""
     import torch
 
@@ -89,8 +95,6 @@ def _run(
         return ()
 
     if f"aten.{bare(name)}" in DATA_DEPENDENT:
-        return None
-    if any("List" in str(returned.type) for returned in schema.returns) and _largest(inputs.values) > _MOST_PARTS:
         return None
     args: list[Any] = []
     kwargs: dict[str, Any] = {}

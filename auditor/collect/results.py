@@ -5,14 +5,14 @@ The first op that PyTorch runs on meta tensors makes it import its compiler, whi
 
 from __future__ import annotations
 
-from math import ceil, isfinite
+from math import ceil, isfinite, prod
 from typing import Any
 
-from auditor.collect.arguments import MOST_ELEMENTS
+from auditor.collect.arguments import MOST_DIMENSIONS, MOST_ELEMENTS
 from auditor.collect.dispatched import bare, namespace
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec, tensors_in
 from auditor.graph.infer import infer
-from auditor.graph.layout import VIEWS
+from auditor.graph.layout import VIEWS, Layout
 from auditor.graph.model import Arg, Value, contiguous_strides
 from auditor.graph.ops import POINTWISE, base_name
 from auditor.graph.promotion import broadcast
@@ -75,9 +75,17 @@ def results_by_rule(name: str, schema: Any, inputs: RecordedInputs, list_dtype: 
         return None
     try:
         made = infer(op, tuple(args))
-    except ValueError:
+    except (ValueError, ArithmeticError, AttributeError):  # arguments that no recorder wrote
         return None
-    return made and tuple((TensorSpec(t.dtype, t.layout.shape, t.layout.strides), t.layout.offset) for t in made.types)
+    if made is None or not all(_is_held(t.layout) for t in made.types):
+        return None
+    return tuple((TensorSpec(t.dtype, t.layout.shape, t.layout.strides), t.layout.offset) for t in made.types)
+
+
+def _is_held(layout: Layout) -> bool:
+    """Whether a machine could hold it; no tensor of a program is larger, or has less than no elements."""
+    whole = all(type(n) is int and 0 <= n <= MOST_ELEMENTS for n in (*layout.shape, *layout.strides, layout.offset))
+    return whole and len(layout.shape) <= MOST_DIMENSIONS and prod(layout.shape) <= MOST_ELEMENTS
 
 
 def _range(schema: Any, inputs: RecordedInputs) -> Made | None:

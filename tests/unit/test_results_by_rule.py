@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from auditor.collect import propagate
 from auditor.collect.dispatched import overloads
 from auditor.collect.recorded_inputs import Recorded, RecordedInputs, TensorSpec
 from auditor.collect.results import results_by_rule
+from auditor.graph.infer import _FORMS, _UNLESS_NEEDED
+from auditor.graph.layout import VIEWS
 from auditor.graph.model import Value, contiguous_strides
 from auditor.graph.ops import POINTWISE
 from auditor.graph.promotion import broadcast, pointwise_strides
@@ -135,6 +138,38 @@ def test_rules_tell_what_common_ops_make(name: str, overload: str, values: tuple
     by_rule = results_by_rule(f"aten::{name}", schema, inputs, "bf16")
     assert by_rule is not None
     assert by_rule == propagate._run(f"aten::{name}", schema, inputs, "bf16")
+
+
+ODD = (
+    None, -1, 0, 1, 3, 2**40, 2**63, -(2**70), 1.5, float("inf"), float("nan"), "none", True, (), (-1,), (0, 2**62),
+    ("a", None), X, look("", 2, 3), (X, X), ((1,), 2),
+)  # fmt: skip
+RULED = sorted({*_FORMS, *VIEWS, *_UNLESS_NEEDED, "aten.add", "aten.where", "aten.gelu", "aten.arange"})
+
+
+@pytest.mark.parametrize("op", RULED)
+def test_arguments_that_no_recorder_writes_make_nothing_or_a_tensor(op: str) -> None:
+    chance = random.Random(op)
+    for schema in overloads(op.replace(".", "::")):
+        for _ in range(25):
+            values = tuple(chance.choice(ODD) for _ in schema.arguments)
+            inputs = RecordedInputs(tuple("" for _ in values), values, known=True, spoken=chance.random() < 0.7)
+            effect = propagate.effect_of(op.replace(".", "::"), replace(inputs, types=_types(values)), "f32")
+            assert all(0 <= n < 2**53 for spec in effect.outputs for n in (*spec.shape, *spec.strides))
+            for spec, offset in results_by_rule(op.replace(".", "::"), schema, inputs, "f32") or ():
+                assert 0 <= offset < 2**53
+                assert all(0 <= n < 2**53 for n in (*spec.shape, *spec.strides))
+
+
+def _types(values: tuple[Recorded, ...]) -> tuple[str, ...]:
+    kinds = {TensorSpec: "float", tuple: "ScalarList", type(None): ""}
+    return tuple(kinds.get(type(value), "Scalar") for value in values)
+
+
+def test_no_list_is_made_that_no_memory_holds() -> None:
+    values = (look("f32", 2**40), 1, 0)
+    inputs = RecordedInputs(("float", "Scalar", "Scalar"), values, known=True, spoken=True)
+    assert not propagate.effect_of("aten::split", inputs).known
 
 
 ONLY_PYTORCH_KNOWS = [
