@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from auditor.document import Document, Finding
 from auditor.report import facts, headline
-from auditor.report.format import count, duration, plural, share, size
+from auditor.report.format import count, duration, plural, share
 from auditor.report.svg import escape
 
 _ROWS = 10
@@ -27,7 +27,7 @@ def _totals(document: Document) -> str:
     if totals.step_us > 0:
         saved = totals.saving.step_us
         parts.append(f"likely {duration(saved)} of {duration(totals.step_us)} ({share(saved, totals.step_us)})")
-    parts.append(f"{size(totals.saving.bytes)} less memory traffic")
+    parts.append(headline.less_traffic(document))
     return " · ".join(parts)
 
 

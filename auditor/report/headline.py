@@ -116,15 +116,22 @@ def _kernels(document: Document) -> str:
     return f"{' · '.join(parts)} → {count(remaining(document))} would remain{what}"
 
 
+def less_traffic(document: Document) -> str:
+    """How many bytes fewer would be moved; of a trace without shapes nobody knows."""
+    totals = document.totals
+    known = totals.bytes or totals.saving.bytes
+    return f"{size(totals.saving.bytes)} less memory traffic" if known else "memory traffic not known"
+
+
 def _saving(document: Document) -> str:
     saving, step = document.totals.saving, document.totals.step_us
     if not document.findings:
         return ""
     if not saving.likely_us and not saving.ideal_us and not saving.step_us:
-        return f"{size(saving.bytes)} less memory traffic; times not known"
+        return f"{less_traffic(document)}; times not known"
     parts = [
         f"kernel time {duration(saving.likely_us)} likely, {duration(saving.ideal_us)} ideal",
-        f"{size(saving.bytes)} less memory traffic",
+        less_traffic(document),
     ]
     if step:
         parts.insert(0, f"step {of_step(saving.step_us, step, saving.amdahl_cap)}")

@@ -153,6 +153,8 @@ def test_nothing_is_said_that_the_trace_does_not_carry() -> None:
     text = render(document, graph, "text")
     assert "without shapes nobody knows what it saves" in text
     assert "inferred from the order of kernels" in text
+    assert "memory traffic not known" in text
+    assert "0 B" not in text
     for fmt in ("html", "markdown", "json"):
         assert render(document, graph, fmt)
 
