@@ -5,6 +5,7 @@ The first op that PyTorch runs on meta tensors makes it import its compiler, whi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import ceil, isfinite, prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from auditor.graph.infer import infer
 from auditor.graph.layout import VIEWS, Layout
 from auditor.graph.model import Arg, Value, contiguous_strides
 from auditor.graph.ops import POINTWISE, base_name
-from auditor.graph.promotion import broadcast
+from auditor.graph.promotion import broadcast, lies_as
 from auditor.graph.signatures import DTYPE_CODES, signature
 
 Made = tuple[tuple[TensorSpec, int], ...]
@@ -90,6 +91,12 @@ def _is_held(layout: Layout) -> bool:
 
 def _range(schema: Any, inputs: RecordedInputs) -> Made | None:
     """``arange`` counts from ``start`` (0) to before ``end``, by ``step`` (1); of integers, if all three are."""
+    with suppress(ArithmeticError):  # numbers beyond what a float holds
+        return _counted(schema, inputs)
+    return None
+
+
+def _counted(schema: Any, inputs: RecordedInputs) -> Made | None:
     given = {a.name: value for a, value in zip(schema.arguments, inputs.values, strict=True)}
     asked: Any = given.get("dtype")
     start, end, step = (_number(given.get(name, n)) for name, n in (("start", 0), ("end", None), ("step", 1)))
@@ -143,8 +150,7 @@ def _is_plain(base: str, tensors: list[TensorSpec]) -> bool:
 
 def _is_row_major(spec: TensorSpec) -> bool:
     """Strides of dimensions of one element aside, which may be anything."""
-    row_major = contiguous_strides(spec.shape)
-    return all(s == e or n == 1 for n, s, e in zip(spec.shape, spec.strides, row_major, strict=True))
+    return lies_as(spec.shape, spec.strides, contiguous_strides(spec.shape))
 
 
 def _is_ordered(base: str, tensors: list[TensorSpec]) -> bool:

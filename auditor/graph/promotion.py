@@ -90,7 +90,7 @@ def pointwise_strides(shape: Shape, tensors: Sequence[Value]) -> Shape:
         return contiguous_strides(shape)
     if all(t.shape == shape for t in tensors):
         for known in _formats(shape):
-            if all(_shows(shape, strides, known) for strides in inputs):
+            if all(lies_as(shape, strides, known) for strides in inputs):
                 return known
         if all(strides == inputs[0] for strides in inputs) and is_dense(shape, inputs[0]):
             return inputs[0]
@@ -127,7 +127,7 @@ def _formats(shape: Shape) -> list[Shape]:
     return found
 
 
-def _shows(shape: Shape, strides: Shape, expected: Shape) -> bool:
+def lies_as(shape: Shape, strides: Shape, expected: Shape) -> bool:
     """Whether ``strides`` are ``expected``, but for dimensions of one element, whose stride says nothing."""
     return all(s == e or n == 1 for n, s, e in zip(shape, strides, expected, strict=True))
 

@@ -141,7 +141,8 @@ def test_rules_tell_what_common_ops_make(name: str, overload: str, values: tuple
 
 
 ODD = (
-    None, -1, 0, 1, 3, 2**40, 2**63, -(2**70), 1.5, float("inf"), float("nan"), "none", True, (), (-1,), (0, 2**62),
+    None, -1, 0, 1, 3, 10**400, 1e308, -1e308, 5e-324,
+    2**40, 2**63, -(2**70), 1.5, float("inf"), float("nan"), "none", True, (), (-1,), (0, 2**62),
     ("a", None), X, look("", 2, 3), (X, X), ((1,), 2),
 )  # fmt: skip
 RULED = sorted({*_FORMS, *VIEWS, *_UNLESS_NEEDED, "aten.add", "aten.where", "aten.gelu", "aten.arange"})
@@ -180,6 +181,9 @@ ONLY_PYTORCH_KNOWS = [
     # A length that no machine holds, and one that is not there.
     ("aten::arange", "", (1e300, None, None, None, False), True),
     ("aten::arange", "", (None, None, None, None, None), False),
+    ("aten::arange", "", (10**400, None, None, None, False), True),
+    ("aten::arange", "start", (-1e308, 1e308, None, None, None, False), True),
+    ("aten::arange", "start_step", (0, 1, 5e-324, None, None, None, False), True),
     # A view whose sizes were not recorded.
     ("aten::view", "", (X, None), False),
     # A Python number of unknown type makes integers integers, or floats.
